@@ -2,6 +2,7 @@
 #include "python.h"
 
 #include "record.h"
+#include "byte_code.h"
 #include "docstrings.h"
 
 #include <errno.h>
@@ -262,11 +263,26 @@ done:
     return made;
 }
 
+/* ---- byte code ---- */
+
+static PyObject *cut_short(PyObject *Py_UNUSED(module), PyObject *argument)
+{
+    Py_buffer view;
+    const char *says;
+    if (PyObject_GetBuffer(argument, &view, PyBUF_SIMPLE) < 0) {
+        return NULL;
+    }
+    says = elf_byte_code_cut(view.buf, (size_t)view.len);
+    PyBuffer_Release(&view);
+    return says != NULL ? PyUnicode_FromString(says) : Py_NewRef(Py_None);
+}
+
 /* ---- the module ---- */
 
 static PyMethodDef functions[] = {
     {"missing", missing, METH_O, DOC_missing},
     {"absent", absent, METH_O, DOC_absent},
+    {"cut_short", cut_short, METH_O, DOC_cut_short},
     {0},
 };
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, Literal, final
 
-from _typeshed import FileDescriptorLike, structseq
+from _typeshed import FileDescriptorLike, ReadableBuffer, structseq
 
 class ElfError(Exception):
     """A file that cannot be read as ELF: missing, damaged, hostile.
@@ -151,4 +151,9 @@ def absent(
     RECORD lists and that `folder` lacks or has otherwise: of another size, or changed after that
     time (in ns; default: never). Nothing is opened. Left out is what no import opens: tests,
     documents, headers, static libraries, type stubs. folder: None: all that RECORD lists.
+    """
+
+def cut_short(data: ReadableBuffer, /) -> str | None:
+    """What Python says of byte code (without its header) that ends too early; None where it does
+    not, as far as Python 3.11 to 3.15 writes it. Nothing is made of it.
     """

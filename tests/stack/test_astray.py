@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,60 @@ def test_a_pth_file_that_ends_python(venv, line, told):
     assert judged(venv) == told
 
 
+HARMLESS = [
+    # What setuptools, its editable installs, its namespaces and its eggs write, and coverage.
+    "import os; var = 'SETUPTOOLS_USE_DISTUTILS'; enabled = os.environ.get(var, 'local') == "
+    "'local'; enabled and __import__('_distutils_hack')",
+    "import __editable___own_1_0_finder; __editable___own_1_0_finder.install()",
+    "import sys, types, os; p = os.path.join(sys._getframe(1).f_locals['sitedir'], 'google')",
+    "import sys; sys.__plen = len(sys.path)",
+    "import sys; new=sys.path[sys.__plen:]; del sys.path[sys.__plen:]; p=getattr(sys,'__egginsert',"
+    "0); sys.path[p:p]=new; sys.__egginsert = p+len(new)",
+    "import sys; exec('try: import coverage\\nexcept ImportError: pass')",
+    "import sys; sys.path.append('{side}/more')",
+    "import sys; sys.path.insert(0, '{side}/none')",
+]
+INSERTS = "import sys; sys.path.insert(0, '{side}')"
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "told"),
+    [
+        *((line, "train.py", []) for line in [*HARMLESS, INSERTS]),
+        (INSERTS, "numpy.py", [("CU404", "error")]),
+        (INSERTS.replace("0, ", "0,"), "numpy.py", [("CU404", "error")]),
+        (INSERTS, "inspect.py", [("CU410", "error")]),
+        (INSERTS.replace("insert(0, ", "append("), "inspect.py", []),
+        (INSERTS.replace("'{", "f'{"), "train.py", [("CU410", "warning")]),
+        ("import sys; sys.path[:0] = ['{side}']", "train.py", [("CU410", "warning")]),
+    ],
+)  # fmt: skip
+def test_a_pth_file_that_changes_the_path(venv, tmp_path, line, name, told):
+    (tmp_path / "side/more").mkdir(parents=True)
+    (tmp_path / "side" / name).write_text("x = 1\n")
+    (venv.site / "__editable___own_1_0_finder.py").write_text("def install(): pass\n")
+    (venv.site / "own.pth").write_text(line.replace("{side}", f"{tmp_path}/side") + "\n")
+    assert judged(venv, "numpy.core" if name == "numpy.py" else "torch") == told
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("sys.path.insert(0, '/x')", 1), ("# sys.path.insert", 0), ("sys.path.append('/x')", 0)],
+)
+def test_a_module_that_changes_the_path(venv, text, told):
+    (venv.site / "sitecustomize.py").write_text(f"import sys\n{text}\n")
+    assert judged(venv) == [("CU410", "warning")] * told * (not OF_THE_LIBRARY)
+
+
+def test_what_code_puts_in_front(venv, tmp_path):
+    """Another release, as on PYTHONPATH."""
+    venv.dist("torch", "2.7.0", files={"torch/__init__.py": b"x = 2\n"}, site=tmp_path / "side")
+    (venv.site / "own.pth").write_text(INSERTS.replace("{side}", f"{tmp_path}/side"))
+    report = inspect(venv.inside, environ={}, probe_driver=False)
+    (told,) = [f for f in report.findings if f.rule == "CU410"]
+    assert told.title == f"torch 2.7.0 in {tmp_path}/side hides 2.8.0 in {venv.site}"
+
+
 @pytest.mark.parametrize("name", ["sitecustomize", "usercustomize"])
 def test_a_module_that_ends_python(venv, name):
     file = venv.site / f"{name}.py"
@@ -249,13 +304,37 @@ def test_a_whole_copy_of_the_librarys_module(venv, tmp_path):
     assert judged(venv, PYTHONPATH=str(tmp_path / "side")) == [("CU410", "warning")]
 
 
-def test_a_module_that_somebody_may_need(venv, tmp_path):
-    """SciPy imports `random`, and so XGBoost does; torch does not."""
+NEEDED = ["numpy.py", "cuda/__init__.py", f"numpy{EXTENSION_SUFFIXES[0]}", "random.py", "ast.py"]
+
+
+@pytest.mark.parametrize("name", [*NEEDED, "cuda/x.py", "os.py", "numpy.txt", "test.py", "mine.py"])
+def test_a_module_where_programs_are_started(venv, tmp_path, monkeypatch, name):
+    file, module = tmp_path / "work" / name, name.partition(".")[0].partition("/")[0]
+    file.parent.mkdir(parents=True)
+    file.write_text("x = 1\n")
+    monkeypatch.chdir(tmp_path / "work")
+    code = f"import importlib.util as u; print(u.find_spec({module!r}))"
+    for environ in ({}, {"PYTHONSAFEPATH": "1"}):
+        words = [venv.path / "bin/python", "-Bc", code]
+        done = subprocess.run(words, env=environ, capture_output=True, text=True, check=True)
+        taken = f"{tmp_path}/work" in done.stdout and "namespace" not in done.stdout.lower()
+        report = inspect(venv.inside, environ=environ, probe_driver=False)
+        told = [f for f in every(report.findings) if f.rule == "CU410"]
+        assert len(told) == (taken and name in NEEDED)
+        assert all(f.severity == "warning" and name.split("/")[0] in f.title for f in told)
+        assert report.exit_code == 0
+    monkeypatch.chdir(venv.site)
+    assert judged(venv) == []
+
+
+@pytest.mark.parametrize(("name", "state"), [("random", "not known"), ("sched", "works")])
+def test_a_module_that_somebody_may_need(venv, tmp_path, name, state):
+    """SciPy imports `random`, and so XGBoost does; no framework imports `sched`."""
     (tmp_path / "side").mkdir()
-    (tmp_path / "side/random.py").write_text("x = 1\n")
+    (tmp_path / f"side/{name}.py").write_text("x = 1\n")
     report = inspect(venv.inside, environ={"PYTHONPATH": f"{tmp_path}/side"}, probe_driver=False)
     told = [f.severity for f in report.findings if f.rule == "CU410"]
-    assert (told, {f.state for f in report.frameworks}) == (["warning"], {"not known"})
+    assert (told, {f.state for f in report.frameworks}) == (["warning"], {state})
 
 
 def test_a_module_beside_its_package(venv):

@@ -149,17 +149,23 @@ class TestWithNvcc:
         assert found.subject == "flashinfer-python"
 
 
-@pytest.mark.parametrize("moved", ["", "TRITON_CACHE_DIR"])
-def test_a_home_that_cannot_be_written(empty, tmp_path, monkeypatch, moved):
+@pytest.mark.parametrize(
+    ("variable", "value", "lacks"),
+    [
+        ("A", "", {"cache": ["vllm"], "kernel cache": ["cupy-cuda12x"]}),
+        ("TRITON_CACHE_DIR", "/tmp", {"kernel cache": ["cupy-cuda12x"]}),
+        ("CUPY_CACHE_DIR", "/tmp", {"cache": ["vllm"]}),
+    ],
+)
+def test_a_home_that_cannot_be_written(empty, tmp_path, monkeypatch, variable, value, lacks):
     """root may write anywhere, so the test refuses it."""
     empty.venv.dist("vllm", "0.11.0")
+    empty.venv.dist("cupy-cuda12x", "14.2.0")
     empty.program("gcc")
-    empty.variables.update(
-        {"HOME": str(tmp_path), moved: "/tmp/x"} if moved else {"HOME": str(tmp_path)}
-    )
+    empty.variables |= {"HOME": str(tmp_path), variable: value}
     assert empty.lacking() == {}
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    assert empty.lacking() == ({} if moved else {"cache": ["vllm"]})
+    monkeypatch.setattr(os, "access", lambda path, _: path == "/tmp")
+    assert empty.lacking() == lacks
 
 
 def test_a_cache_that_can_be_written_below_a_home_that_cannot(empty, tmp_path, monkeypatch):

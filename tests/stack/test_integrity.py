@@ -29,10 +29,11 @@ import pytest
 import real
 from synth import Prefix
 from test_breakage_built import MODULE, SUFFIX, Venv, library, pytestmark  # noqa: F401
+from test_verify import faults
 
 from cudriver.stack import inspect
 from cudriver.stack.collect import ask, collect
-from cudriver.stack.facts import ERROR, HIDDEN, NOTE, WARNING, Finding
+from cudriver.stack.facts import DAMAGED, ERROR, HIDDEN, NOTE, WARNING, Finding
 from cudriver.stack.integrity import listed, look, whole
 from cudriver.stack.machine import driver
 from cudriver.stack.machine_facts import Driver
@@ -244,6 +245,44 @@ def test_a_source_whose_byte_code_stays(venv: Venv) -> None:
     assert found(venv) == []
 
 
+BYTE_CODE: dict[str, tuple[str, int | None, str, bool]] = {
+    "cut": ("torch/__init__.py", 40, "", True),
+    "cut behind its header": ("torch/version.py", 16, "", True),
+    "made for another source": ("torch/__init__.py", 40, "source", False),
+    "cut within its header": ("torch/__init__.py", 15, "", False),
+    "of another Python": ("torch/__init__.py", 40, "magic", False),
+    "of which a hash says that it is old": ("torch/__init__.py", 40, "CHECKED_HASH", False),
+    "taken without a look": ("torch/__init__.py", 40, "UNCHECKED_HASH", True),
+    "whole": ("torch/__init__.py", None, "", False),
+    "of a part": ("torch/nn/__init__.py", 40, "", True),
+}
+
+
+@pytest.mark.parametrize("what", BYTE_CODE)
+def test_byte_code_that_is_cut(venv: Venv, what: str) -> None:
+    """What Python takes for a source, whose import then fails; that of a part --verify reads."""
+    name, end, how, fails = BYTE_CODE[what]
+    file = venv.site / name
+    mode = py_compile.PycInvalidationMode[how if "HASH" in how else "TIMESTAMP"]
+    code = Path(py_compile.compile(str(file), invalidation_mode=mode) or "")
+    data = code.read_bytes()
+    code.write_bytes((b"\0\0" if how == "magic" else data[:2]) + data[2:end])
+    if how in ("source", "CHECKED_HASH"):
+        later(file, file.read_bytes() + b"\n")
+    error = real.import_error(venv.path, "torch.version")
+    assert (error is not None) == fails
+    told = [each for each in found(venv) if each.severity == ERROR]
+    assert len(told) == (fails and what != "of a part")
+    damaged = [each.says for each in faults(venv.path).values() if each.what == DAMAGED]
+    assert [says in (error or "") for says in damaged] == [True] * fails
+    for (fix,) in (each.fix for each in told):
+        for name in ("PYTHONOPTIMIZE", "PYTHONPYCACHEPREFIX"):  # other byte code is read
+            assert found(venv, **{name: "1"}) == []
+        subprocess.run(fix, shell=True, check=True)
+        assert real.import_error(venv.path, "torch") is None
+        assert found(venv) == []
+
+
 SOUND: dict[str, tuple[str, Callable[[Path], object]]] = {
     "comment": ("torch/nn/__init__.py", replace(TEXT.encode() + b"# mine\n")),
     "data": ("torch/data.json", replace(b'{"a": 1, "b": 2}\n')),
@@ -328,13 +367,14 @@ def test_what_a_newer_python_may_take_is_not_known(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "severity"),
-    [(b"", ERROR), (b"not byte code at all", ERROR), (None, NOTE)],
+    [(b"", ERROR), (b"not byte code at all", ERROR), (b"cut", ERROR), (None, NOTE)],
 )
 def test_byte_code_without_a_source(tmp_path: Path, content: bytes | None, severity: str) -> None:
     prefix = Prefix(tmp_path / "env").venv()
     (tmp_path / "m.py").write_text("x = 1\n")
     code = Path(py_compile.compile(str(tmp_path / "m.py"), str(tmp_path / "m.pyc"))).read_bytes()
     prefix.dist("torch", "2.8.0", files={"torch/m.pyc": code, "torch/__init__.py": b"x = 1\n"})
+    content = code[:-9] if content == b"cut" else content
     (prefix.site / "torch/m.pyc").write_bytes(code + b"N" if content is None else content)
     made = inspect(prefix.inside, environ={}, probe_driver=False)
     assert [f.severity for f in made.findings if f.rule == "CU404"] == [severity]

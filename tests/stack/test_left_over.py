@@ -95,7 +95,7 @@ class TestEditable:
         assert self.verdict(venv) == "consistent"
 
     def test_by_code(self, venv, source):
-        code = f"import sys; sys.path.append({str(source)!r})\n"
+        code = f"import sys; sys.path.append(str({str(source)!r}))\n"
         (venv.site / "__editable__.torch.pth").write_text(code)
         assert real.import_error(venv.path, "torch; torch.tensor") is None
         assert found(venv, "error", "warning") == []

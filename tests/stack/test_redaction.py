@@ -48,6 +48,8 @@ def ana(monkeypatch):
         ("/opt:/home/a b:/home/c d/x", "/opt:/home/user:/home/user/x"),
         ("/home/bob is gone", "/home/user is gone"),
         ("/mnt/c/Users/Ana B C", "/mnt/c/Users/user"),
+        ("/home/bob Permission denied", "/home/user Permission denied"),
+        ("needs /home/bob CUDA 12", "needs /home/user CUDA 12"),
         ("found by HOME=/home/a b", "found by HOME=/home/user"),
         ("see ~ana/x, ~bob", "see ~user/x, ~bob"),
         ("https://bob:tok@host/x https://tok@host", "https://user@host/x https://user@host"),

@@ -174,6 +174,7 @@ def _reports(arguments: Namespace) -> list[Report]:
     stated = {"match": arguments.match, "match_level": arguments.match_level or "minor"}
     asked = but(first, needs=arguments.needs, expects=arguments.expect, **stated)
     if arguments.all:
+        asked = but(asked, started="")
         from cudriver.stack.environment.discover import find_environments
 
         prefixes = [found.prefix for found in find_environments(arguments.root)]

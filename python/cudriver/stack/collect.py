@@ -70,6 +70,7 @@ def ask(
     if environ is None:
         environ = os.environ if tree.host else {}
     variables = from_here(dict(environ), working_folder(tree))
+    wishes.setdefault("started", working_folder(tree) if tree.host else "")
     return Asked(tree, inspected(tree, prefix), variables, **wishes)
 
 
@@ -246,10 +247,11 @@ class _Check:
         from cudriver.stack.integrity.whole import Whole
 
         facts, root = self.facts, self.root
-        put(facts, astray=[*astray(root, facts)])
+        whole = Whole(facts, self.resolver, self.machine.verify is not None)
+        put(facts, astray=[*astray(self.asked, facts, whole.wheels)])
         faults = self.owners.faults()
         put(facts, file_faults=faults)
-        faults += Whole(facts, self.resolver, self.machine.verify is not None).faults()
+        faults += whole.faults()
         if self.machine.verify is not None:
             put(facts, verified=True)
             budget, root.budget = root.budget, None

@@ -39,8 +39,10 @@ MISSING, DAMAGED, CHANGED, EDITED = "missing", "damaged", "changed", "edited"
 OWNERS, SHARED, HIDDEN, FOREIGN, LEFT = "owners", "shared", "hidden", "foreign", "left"
 
 # What keeps Python from the packages: the interpreter looks ELSEWHERE, some code ENDS it, a module
-# stands before the one of the STDLIB, the file system maps no code.
-ELSEWHERE, ENDS, STDLIB, NOEXEC = "elsewhere", "ends", "stdlib", "noexec"
+# stands before the one of the STDLIB, or where programs are STARTED before any, some code MOVES the
+# folders of sys.path, the file system maps no code.
+ELSEWHERE, ENDS, STDLIB, STARTED = "elsewhere", "ends", "stdlib", "started"
+MOVES, NOEXEC = "moves", "noexec"
 
 GONE = "gone"  # the rule of a Shadowed that a wheel brought and that is no longer there
 
@@ -160,8 +162,14 @@ class Environment(Record, frozen=True):
     near: str | None = None  # what was probably meant, where this is none
     zip_files: list[str] = fresh(list)  # on its path: wheels, eggs; any file
     by_code: list[str] = fresh(list)  # modules that code of .pth files finds; "*": may be any
+    inserted: list[Evidence] = fresh(list)  # by code of .pth files, before all others: a folder
     sites: list[str] = fresh(list)  # of site_packages those that `site` adds, with .pth files
     by: str = ""  # how it came to be meant, where nobody named it: "by VIRTUAL_ENV"
+
+    @property
+    def in_front(self) -> list[str]:
+        """The folders of its path that come before the standard library."""
+        return [*(each.value or "" for each in self.inserted), *self.pythonpath]
 
     @property
     def pythonpath(self) -> list[str]:

@@ -20,6 +20,10 @@ from cudriver.stack.versions import cut
 _CODE = re.compile(r"^import[ \t].*", re.MULTILINE)
 _FINDER = re.compile(r"import[ \t]+(\w*editable\w*)(?!.*(?:sys\.path|addsitedir))")
 _PATHS = re.compile(r"sys\.path|addsitedir|editable")
+# What puts a folder on the path: where, and which.
+ADDS = re.compile(
+    r"""import[ \t][\w ,]+;\s*sys\.path\.(append\(|insert\(0,\s*)(['"])(/[^'"\\]*)\2\)\s*;?\s*"""
+)
 _MAPPED = re.compile(r"^(?:MAPPING|NAMESPACES)\b.*|\.map_module\(.*", re.MULTILINE)
 _LIB_PYTHON = re.compile(r"python(\d+)\.(\d+)(t?)\Z")
 _PTH_LIMIT = 64 << 10
@@ -214,24 +218,30 @@ class _Reader:
                 self.root.note(f"{folder}/{name}", "cannot be read")
                 continue
             self.env.by_code.extend(_found_by_code(self.root, folder, text))
-            for line in text.splitlines():
+            for number, line in enumerate(text.splitlines(), 1):
                 entry = line.strip()
+                if added := ADDS.fullmatch(line):
+                    path, front = os.path.normpath(added[3]), added[1] != "append("
+                    if self._add(path, front) and front:
+                        self.env.inserted.insert(0, Evidence(f"{folder}/{name}", number, path))
                 if not entry or entry.startswith(("#", "import ", "import\t")) or "\0" in entry:
                     continue
                 self._add(os.path.normpath(os.path.join(folder, entry)))
 
-    def _add(self, path: str) -> None:
+    def _add(self, path: str, front: bool = False) -> bool:
         """Adds what is there to the path, a folder or a zip file, once by whatever path."""
         try:
             about = self.root.stat(path)
         except (OSError, ValueError):
-            return
+            return False
         known = self.env.site_packages if stat.S_ISDIR(about.st_mode) else self.env.zip_files
-        if (about.st_dev, about.st_ino) not in self._taken:
+        new = (about.st_dev, about.st_ino) not in self._taken
+        if new:
             if len(known) == PATH_MOST:
                 raise TooMuch(f"{PATH_MOST} folders are named by its .pth files")
             self._taken.add((about.st_dev, about.st_ino))
-            known.append(path)
+            known.insert(0 if front else len(known), path)
+        return new
 
 
 def _found_by_code(root: Root, folder: str, text: str) -> Iterator[str]:
@@ -242,5 +252,5 @@ def _found_by_code(root: Root, folder: str, text: str) -> Iterator[str]:
         finder = _FINDER.match(line)
         source = root.text(f"{folder}/{finder[1]}.py") if finder else None
         names = re.findall(r"['\"]([\w.]+)['\"]", " ".join(_MAPPED.findall(source or "")))
-        if names or _PATHS.search(line):
+        if names or (_PATHS.search(line) and not ADDS.fullmatch(line)):
             yield from [name.partition(".")[0] for name in names] or "*"

@@ -11,25 +11,32 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 
-from cudriver.stack.environment.interpreter import looks_outside, pyvenv
+from cudriver.stack.environment.interpreter import ADDS, looks_outside, pyvenv
 from cudriver.stack.facts import (
     ELSEWHERE,
     ENDS,
+    MOVES,
     NOEXEC,
+    STARTED,
     STDLIB,
     Astray,
     Environment,
     Evidence,
     Facts,
 )
+from cudriver.stack.integrity.listed import LEFT_OUT, Wheels, top_modules
 from cudriver.stack.record import Record
+from cudriver.stack.roots.asked import Asked
 from cudriver.stack.roots.rootfs import Root
+from cudriver.stack.tables import table
 from cudriver.stack.versions import cut
 
 _LIMIT = 1 << 20  # bytes of a module
 _ENDS = {"sys.exit", "os._exit", "os.abort"}
 _LATER = {"exit", "quit"}  # `site` makes them after it has read the .pth files
 _EXITING = re.compile(r"exit|quit|abort", re.IGNORECASE)
+# What only adds to the end of sys.path hides nothing; nor does a list of eggs, which has them all.
+_MOVING = re.compile(r"^(?!.*sys\.__plen)[^#\n]*\bsys\.path\b(?!\.append\b).*", re.MULTILINE)
 _DEFINED = re.compile(r"^(?:async def|def|class)[ \t]+([A-Za-z]\w*)", re.MULTILINE)
 # It may have any name.
 _ANY = re.compile(r"\bimport[ \t]*\*|\b__getattr__|\bexec\(|\bglobals\(\)|\bsys\.modules\b")
@@ -37,17 +44,21 @@ _ANY = re.compile(r"\bimport[ \t]*\*|\b__getattr__|\bexec\(|\bglobals\(\)|\bsys\
 _EARLY = "abc builtins codecs encodings genericpath importlib io ntpath os posixpath site stat sys"
 
 
-def astray(root: Root, facts: Facts) -> Iterator[Astray]:
+def astray(asked: Asked, facts: Facts, wheels: Wheels) -> Iterator[Astray]:
     """The faults of an environment's path."""
-    look, env = _Look(root, facts.environment), facts.environment
+    root, env = asked.root, facts.environment
+    look = _Look(root, env)
     yield from look.elsewhere()
     for folder in env.sites:
         for name in root.names(folder):
             text = (root.text(f"{folder}/{name}", _LIMIT) or "") if name.endswith(".pth") else ""
-            for number, line in enumerate(text.splitlines() if _EXITING.search(text) else (), 1):
-                if line.startswith(("import ", "import\t")) and _ends(line, _ENDS):
+            for number, line in enumerate(text.splitlines(), 1):
+                if line.startswith(("import ", "import\t")):
+                    moves = _MOVING.match(line) and not ADDS.fullmatch(line)
+                    what = ENDS if _ends(line, _ENDS) else MOVES if moves else ""
                     file = f"{folder}/{name}"
-                    yield Astray(ENDS, file, Evidence(file, number, line.strip()[:200]))
+                    if what:
+                        yield Astray(what, file, Evidence(file, number, line.strip()[:200]))
     users = env.user_base and looks_outside(pyvenv(root, env.prefix))
     for name in ("sitecustomize.py", "usercustomize.py")[: 2 if users else 1]:
         # The standard library comes before all but PYTHONPATH, and Debian's has a sitecustomize.
@@ -55,14 +66,18 @@ def astray(root: Root, facts: Facts) -> Iterator[Astray]:
         files = (f"{folder}/{name}" for folder in (env.pythonpath if hidden else env.site_packages))
         file = next(filter(root.is_file, files), "")
         text = (root.text(file, _LIMIT) or "") if file else ""
-        if _EXITING.search(text) and _ends(text, _ENDS | _LATER):
+        if _ends(text, _ENDS | _LATER):
             yield Astray(ENDS, file, Evidence(file, None, "ends Python where it is imported"))
+        elif moving := _MOVING.search(text):
+            yield Astray(MOVES, file, Evidence.found(file, text, moving))
     for folder in env.site_packages if root.host else ():
         with suppress(OSError):
             if os.statvfs(folder).f_flag & os.ST_NOEXEC:
                 yield Astray(NOEXEC, folder, Evidence(folder, None, "is mounted with noexec"))
-    for folder in env.pythonpath:
+    for folder in env.in_front:
         yield from look.before_the_library(folder)
+    if asked.started and not env.variables.get("PYTHONSAFEPATH"):
+        yield from look.before_all(asked.started, wheels)
 
 
 class _Look(Record):
@@ -123,6 +138,24 @@ class _Look(Record):
             lacks = "" if _ANY.search(mine) else min(wanted, default="")
             yield Astray(STDLIB, file, Evidence(file, None, f"comes before {theirs}"), lacks)
 
+    def before_all(self, folder: str, wheels: Wheels) -> Iterator[Astray]:
+        """Modules where programs are started, which stand before those of the library and before
+        what these wheels brought.
+        """
+        root, env = self.root, self.env
+        if root.resolve(folder) in map(root.resolve, (*env.site_packages, self.library())):
+            return
+        brought = (name for _, raw in wheels for name in top_modules(raw))
+        hidden = {re.split("[/.]", name)[0] for name in brought if not LEFT_OUT.match(name)}
+        hidden.update(*map(table("environments").__getitem__, ("needed", "imported")))
+        for name in root.names(folder) if env.python else ():
+            stem, file = name.partition(".")[0], f"{folder}/{name}"
+            if stem in hidden:
+                first = f"{file}/__init__.py" if stem == name else file
+                module = name[len(stem) :] in ("", *env.modules)
+                if module and root.is_file(first):
+                    yield Astray(STARTED, file, Evidence(file, None, f"comes before any {stem}"))
+
 
 def _parsed(text: str) -> list[_ast.stmt]:
     """The statements of code; [] where it is none."""
@@ -136,7 +169,7 @@ def _parsed(text: str) -> list[_ast.stmt]:
 
 def _ends(text: str, calls: set[str]) -> bool:
     """Whether code ends Python whatever happens: by a statement of its own, in no condition."""
-    for node in _parsed(text):
+    for node in _parsed(text) if _EXITING.search(text) else ():
         called = node.value if isinstance(node, _ast.Expr) else None
         if isinstance(called, _ast.Call) and _dotted(called.func) in calls:
             return True

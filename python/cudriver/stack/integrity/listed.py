@@ -23,7 +23,7 @@ SLACK = 2_000_000_000  # ns; archives keep whole seconds
 ALL = -1  # a time before any: then every file was changed later
 _FOREVER = 1 << 62
 # Folders that images leave out, with all that is in them.
-_LEFT_OUT = re.compile(r"(?:^|/)(?:docs?|examples?|benchmarks|include|share|cmake|tests?)(?=/)")
+LEFT_OUT = re.compile(r"(?:^|/)(?:docs?|examples?|benchmarks|include|share|cmake|tests?)(?=/)")
 # Who says that it installed a distribution below /usr, where a system's package manager does.
 _OWN = ("pip", "uv")
 
@@ -91,7 +91,7 @@ def _left_out(root: Root, dist: Distribution, folder: str, name: str) -> bool:
     if name.endswith(".pyc") or (stem != name and any(n.startswith(stem) for n in compiled)):
         return True
     inside = f"{folder}/".removeprefix(f"{dist.location}/")
-    above = (f"{dist.location}/{inside[: m.end()]}" for m in _LEFT_OUT.finditer(inside))
+    above = (f"{dist.location}/{inside[: m.end()]}" for m in LEFT_OUT.finditer(inside))
     return not all(map(root.is_dir, above))
 
 
@@ -123,7 +123,7 @@ def folders_of_modules(root: Root, dist: Distribution, raw: bytes) -> Iterator[s
     since = _since(root, dist) - SLACK if root.host else 0
     for name in sorted(map(os.fsdecode, {b"", *inside})):
         changed = _changed_at(root, f"{dist.location}/{name}") if "/" in name else since
-        if changed >= since and not _LEFT_OUT.search(f"{name}/"):
+        if changed >= since and not LEFT_OUT.search(f"{name}/"):
             yield name
 
 

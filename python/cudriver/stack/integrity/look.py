@@ -12,10 +12,12 @@ import os
 import sys
 import warnings
 
+from cudriver import _elf
 from cudriver.stack.elf.parts import is_whole
 from cudriver.stack.environment import records
 from cudriver.stack.environment.records import Entry
 from cudriver.stack.facts import CHANGED, DAMAGED, EDITED, MISSING, Environment, FileFault
+from cudriver.stack.integrity.byte_code import HEADER, is_for
 from cudriver.stack.loader.search import Loader
 from cudriver.stack.roots.rootfs import Root
 
@@ -24,7 +26,6 @@ HASHED = 256 << 20  # bytes that it hashes without --verify: half a second
 SOURCE = 1 << 20  # bytes of one source; a larger one is not compiled
 HEAD = 4096
 PARSE_ONLY = 0x400  # ast.PyCF_ONLY_AST; to import ast takes 5 ms
-_PYC_HEADER = 16
 BUS_ERROR = "Bus error"  # as a shell says it
 
 
@@ -124,10 +125,10 @@ class Looker:
         """Byte code that stands for a source which is not there. Other byte code is made anew."""
         if "/__pycache__/" in file.path:
             return file.fault(EDITED)
-        head = self.root.raw(file.path, _PYC_HEADER)
-        whole = len(head) == _PYC_HEADER and head[2:4] == b"\r\n"
-        return (
-            file.fault(EDITED)
-            if whole
-            else file.fault(DAMAGED, "is no byte code", "bad magic number")
-        )
+        data = self.root.raw(file.path, SOURCE)
+        if len(data) < HEADER or data[2:4] != b"\r\n":
+            return file.fault(DAMAGED, "is no byte code", "bad magic number")
+        says = _elf.cut_short(data[HEADER:]) if is_for(self.env, data) else None
+        if says is None or len(data) == SOURCE:
+            return file.fault(EDITED)
+        return file.fault(DAMAGED, "ends too early", says)

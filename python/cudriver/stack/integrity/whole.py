@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from cudriver.stack.environment import records
 from cudriver.stack.environment.records import Entry
 from cudriver.stack.facts import CHANGED, EDITED, MISSING, Distribution, Facts, FileFault
+from cudriver.stack.integrity.byte_code import cut_short
 from cudriver.stack.integrity.hidden import Hiding
 from cudriver.stack.integrity.listed import Wheels, different, top_modules
 from cudriver.stack.integrity.look import Looker
@@ -29,6 +30,7 @@ class Whole:
         self.root: Root = resolver.root
         self.facts: Facts = facts
         self.resolver = resolver
+        self.every = every
         wanted = required(facts, resolver.owners, resolver.frameworks.values())
         put(facts, unmet=[*unmet(self.root, facts, wanted)])
         self.wheels: Wheels = []
@@ -59,6 +61,7 @@ class Whole:
             self.resolver.unsure.append(f"{env.prefix}: {why}")
         yield from Hiding(self.root, env, self.wheels).faults()
         yield from foreign(loader, env, self.wheels)
+        yield from cut_short(loader, env, self.wheels, self.every)
 
     def _tried(self, file: Entry, made: FileFault) -> FileFault:
         """What imports have to do with it."""

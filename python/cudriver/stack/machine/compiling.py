@@ -54,22 +54,22 @@ class _Look:
             stated = conda or self.variables.get(row.get("variable", ""))
             there = stated or any(which(root, name, folders) for name in row["programs"])
             return [] if there else folders
-        if tool == "cache":
-            return self._cache()
+        if "folder" in row:
+            return self._cache(row)
         if tool == "Python.h":  # a Python that is not the system's brings its own
             folders = [f"/usr/include/python{cut(env.python, 2)}"]
             return [] if env.base_prefix != "/usr" or self._any(folders, tool) else folders
         return self._header(tool)
 
-    def _cache(self) -> list[str]:
-        """Triton's folder, or the one that it would be made in, where it cannot be written."""
-        home = self.variables.get("HOME", "")
-        moved = {"TRITON_CACHE_DIR", "TRITON_HOME"} & self.variables.keys()
-        places = (f"{home}/.triton/cache", f"{home}/.triton", home)
-        place = next(filter(self.root.is_dir, places), None)
-        if not self.root.host or moved or place is None or os.access(place, os.W_OK):
-            return []
-        return [place]
+    def _cache(self, row: dict[str, Any]) -> list[str]:
+        """The folder that cannot be written, and after it the one that would be made in it."""
+        given, home = self.variables.get, self.variables.get("HOME", "")
+        stated = next(filter(None, map(given, row["moved"])), None)
+        place = folder = stated or row["folder"].replace("~", home)
+        while not self.root.is_dir(place) and place not in ("", "/"):
+            place = os.path.dirname(place)
+        there = self.root.host and place.startswith("/") and self.root.is_dir(place)
+        return [] if not there or os.access(place, os.W_OK) else [*dict.fromkeys((place, folder))]
 
     def _header(self, file: str) -> list[str]:
         """Where nvcc looks for a header that it does not find."""

@@ -19,11 +19,11 @@ MADE = (
     r"|(?<![\w.-])/(?:usr/(?!local/)|lib\w*/|etc/|s?bin/|proc/|sys/))"
     r"(?:(?!/home/|/Users/|/?\.\./)[^\s:;,|=()'\"])*)"
 )
-# The rest of a folder's name, which may have spaces where the path goes on or another follows; one
-# word at the very end of a text may be of it as well, and capitalised ones before it.
+# The rest of a folder's name, which may have spaces where the path goes on or another follows; at
+# the very end of a text one word may be of it as well, or several where all are capitalised.
 REST = (
     r"[^/\\\s:'\"]*(?: [^/\\:'\"\n]*[^/\\\s:'\"](?=[/\\'\"]|:/)"
-    r"|(?: [A-Z][^/\\\s:'\"]*)* [^/\\\s:'\"]+\Z)?"
+    r"|(?:(?: [A-Z][^/\\\s:'\"]*)+| [^/\\\s:'\"]+)\Z)?"
 )
 
 

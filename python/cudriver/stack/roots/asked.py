@@ -19,6 +19,7 @@ class Asked(Record, frozen=True):
     variables: dict[str, str]  # of the programs there, made absolute by `from_here`
     probe: bool = True  # whether the driver may be asked, in a child
     assumed: Driver | None = None  # stands in for this machine's driver, or for its GPUs alone
+    started: str = ""  # the folder that programs are started in; "": it makes no difference
     by: str = ""  # how the folder came to be meant, where nobody named it: "by VIRTUAL_ENV"
     match: str | None = None  # --match: "system"
     match_level: str = "minor"  # "major", "minor", "exact"

@@ -12,7 +12,7 @@ from cudriver.stack.machine_facts import Device, Lacking, Toolkit
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import table
 from cudriver.stack.text import quote
-from cudriver.stack.versions import cut, major, numbers
+from cudriver.stack.versions import cut, major, numbers, satisfies
 
 REPOSITORY = "from NVIDIA's repository"
 LEVELS = {"major": 1, "minor": 2, "exact": 3}
@@ -255,7 +255,10 @@ def _lacking(facts: Facts, way: str, lacking: list[Lacking]) -> Finding:
     named = ", ".join(tools[each.tool].get("name", each.tool) for each in lacking)
     start = "it starts" if len(by) == 1 else "they start"
     title = f"{_compile(by)} code when {start}, and there is no {named}"
-    says = tools[lacking[0].tool]["says"].format(home=env.variables.get("HOME", ""))
+    row, looked = tools[lacking[0].tool], lacking[0].looked
+    home = env.variables.get("HOME", "")
+    usual = looked[0].startswith(home) and looked[-1] == row.get("folder", "").replace("~", home)
+    says = row["says"].format(home=home) if usual or "folder" not in row else None
     alone = len(lacking) == 1
     evidence = [
         Evidence(folder, None, f"does not have {'it' if alone else each.tool}")
@@ -270,9 +273,13 @@ def _lacking(facts: Facts, way: str, lacking: list[Lacking]) -> Finding:
     elif way == "CPATH":
         get = fix.setting("CPATH", [*filter(None, [*names, env.variables.get("CPATH")])])
     else:
-        get = 'export HOME="$(mktemp -d)"  # or another folder that you can write to'
+        get = f'export {row["moved"][0]}="$(mktemp -d)"  # or another folder that you can write to'
     because = ", ".join(each.tool for each in lacking)
-    return finding(WARNING, title, evidence, says, [get], next(iter(by)), because)
+    dist = facts.distribution(next(iter(by)))
+    imports = "import" in row and dist and satisfies(dist.version, row["import"]) and looked[1:]
+    return finding(
+        ERROR if imports else WARNING, title, evidence, says, [get], next(iter(by)), because
+    )
 
 
 def _compile(names: Collection[str]) -> str:
@@ -298,7 +305,7 @@ def _way(facts: Facts, each: Lacking) -> tuple[str, str]:
         return "install", row["conda"]
     cuda = (cut(facts.nvcc.version, 2) or "").replace(".", "-")
     packages = row.get("apt", "").format(python=cut(env.python, 2), cuda=cuda)
-    return ("apt" if packages else "HOME"), packages
+    return ("apt" if packages else each.tool), packages
 
 
 def _knows(version: str | None, capability: str) -> bool:

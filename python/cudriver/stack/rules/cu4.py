@@ -13,8 +13,10 @@ from cudriver.stack.facts import (
     ENDS,
     ERROR,
     FOREIGN,
+    MOVES,
     NOEXEC,
     NOTE,
+    STARTED,
     WARNING,
     Astray,
     Distribution,
@@ -29,6 +31,7 @@ from cudriver.stack.fixes.library_fixes import leak_of
 from cudriver.stack.fixes.pairs import release_for
 from cudriver.stack.names import majors_of
 from cudriver.stack.rules.cu3 import not_found
+from cudriver.stack.rules.cu4_pins import SHOWN
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import matters, table
 from cudriver.stack.text import quote
@@ -225,8 +228,17 @@ def cu410(facts: Facts) -> Iterator[Finding]:
     """What keeps Python from the packages, or from the one of several that was meant."""
     for fault in facts.astray:
         inside = any(f.path.startswith(f"{fault.file}/") for f in facts.frameworks)
-        if fault.what != NOEXEC or inside:
+        if fault.what != STARTED and (fault.what != NOEXEC or inside):
             yield _astray(facts, fault)
+    found = [fault for fault in facts.astray if fault.what == STARTED]
+    if found and facts.frameworks:
+        folder = os.path.dirname(found[0].file)
+        names = ", ".join(os.path.basename(fault.file) for fault in found[:SHOWN])
+        names += f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        title = f"programs that are started in {folder} import {names} from there"
+        fixes = ["give them other names, or start programs with PYTHONSAFEPATH=1."]
+        evidence = [fault.evidence for fault in found[:SHOWN]]
+        yield finding(WARNING, title, evidence, None, fixes, "", folder)
     for dist in facts.distributions:
         if dist.hides and matters(dist.name):
             yield from _in_front(facts, dist)
@@ -247,14 +259,19 @@ def _astray(facts: Facts, fault: Astray) -> Finding:
         mount = f'sudo mount -o remount,exec "$(findmnt -no TARGET --target {quote(fault.file)})"'
         says = "failed to map segment from shared object"
         return finding(ERROR, title, [fault.evidence], says, [mount])
+    if fault.what == MOVES:
+        title = f"{fault.file} changes sys.path; whether it hides what is installed is not known"
+        fixes = [f"take the line out of {fault.file} if nothing needs it."]
+        return finding(WARNING, title, [fault.evidence], None, fixes, "", fault.file)
     module = name.partition(".")[0]
     title, severity, says = f"{fault.file} hides {module} of the standard library", WARNING, None
     doubt = ""
     if fault.why:
         title += f" and lacks {fault.why}"
-        if module in table("environments")["needed"] and facts.frameworks:
+        known = table("environments")
+        if module in known["needed"] and facts.frameworks:
             severity, says = ERROR, f"module '{module}' has no attribute"
-        elif facts.frameworks:
+        elif module in known["imported"] and facts.frameworks:
             doubt = f"whether the frameworks here work with {fault.file} is not known"
     fixes = leak_of(facts, fault.file) or [f"give {fault.file} another name."]
     return finding(severity, title, [fault.evidence], says, fixes, "", fault.file, doubt=doubt)
@@ -272,7 +289,7 @@ def _in_front(facts: Facts, dist: Distribution) -> Iterator[Finding]:
     users = env.user_base and dist.location.startswith(f"{env.user_base}/lib/")
     users = users and dist.location in env.sites
     others = any(d.location == dist.location and not d.hides for d in facts.distributions)
-    if not fixes and (dist.location in env.pythonpath or (users and others)):
+    if not fixes and (dist.location in env.in_front or (users and others)):
         fixes = [f"take one of the two away: {dist.location} has other packages, too."]
     elif not fixes and users:
         fixes = [fix.setting("PYTHONNOUSERSITE", ["1"])]

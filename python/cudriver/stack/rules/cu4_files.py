@@ -107,6 +107,9 @@ def _not_as_brought(facts: Facts, dist: Distribution, faults: list[FileFault]) -
         least = NOTE if what == MISSING else WARNING
         severity = least if caused.severity == NOTE else caused.severity
     fixes = [fix.reinstall(facts, dist)]
+    caches = {os.path.dirname(f.file) for f in faults}
+    if all(folder.endswith("/__pycache__") for folder in caches):  # Python makes it anew
+        fixes = [f"rm -r {' '.join(map(quote, sorted(caches)))}"]
     more = {"cpu": cpu, "doubt": doubt}
     return finding(severity, title, evidence, predicts, fixes, subject, first.file, **more)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding, Framework
@@ -102,6 +103,19 @@ def _unknown(facts: Facts) -> Iterator[Finding]:
 
 
 def cu502(facts: Facts) -> Iterator[Finding]:
+    """Variables that hide the GPU from one framework, or some from all."""
+    for row in table("environments")["switches"]:
+        framework, name = facts.framework(row["framework"]), row["variable"]
+        value = facts.environment.variables.get(name, "")
+        if framework and not framework.without_cuda and re.fullmatch(row["off"], value):
+            title = f"{name}={value}: {framework.name} does not use the GPU"
+            evidence, fixes = [Evidence(f"${name}", None, value)], [fix.setting(name, [])]
+            says = row.get("says")
+            yield finding(ERROR, title, evidence, says, fixes, framework.name, cpu=True)
+    yield from _visible_devices(facts)
+
+
+def _visible_devices(facts: Facts) -> Iterator[Finding]:
     """CUDA_VISIBLE_DEVICES that hides more than it says."""
     value = facts.environment.variables.get(VARIABLE)
     devices = facts.driver.devices

@@ -62,7 +62,7 @@ def test_what_is_written_is_a_field() -> None:
 
 
 # Fields of one name of several facts, which have an author each.
-SEVERAL = {"version", "cuda", "kind"}
+SEVERAL = {"version", "cuda", "kind", "says"}
 
 
 def test_a_field_is_written_in_one_room() -> None:

@@ -104,8 +104,8 @@ def _unknown(facts: Facts) -> Iterator[Finding]:
 
 def cu502(facts: Facts) -> Iterator[Finding]:
     """Variables that hide the GPU from one framework, or some from all."""
-    for row in table("environments")["switches"]:
-        framework, name = facts.framework(row["framework"]), row["variable"]
+    for name, row in table("environments")["switches"].items():
+        framework = facts.framework(row["framework"])
         value = facts.environment.variables.get(name, "")
         if framework and not framework.without_cuda and re.fullmatch(row["off"], value):
             title = f"{name}={value}: {framework.name} does not use the GPU"

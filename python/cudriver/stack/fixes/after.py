@@ -126,7 +126,8 @@ class _Copy:
         """One distribution in a release that is wanted. fits: one that goes with the others."""
         facts = self.facts
         old = facts.distribution(name)
-        if old and old.kind == "wheel" and not self._replaces(command, old):
+        where = [command.folder] if command.folder else facts.environment.sites[:1]
+        if old and old.kind == "wheel" and old.location not in where:  # it stays
             self._drop(lambda fault: self._found(fault, old, None))
             if fix.outside(facts.environment, old):
                 return  # an import finds the old one first, the loader does not
@@ -166,11 +167,6 @@ class _Copy:
             if cuda is None and not rebuilt and kind is not None:
                 cuda = self._usual(new, fits) or kind.cuda
             self._renew(name, version, cuda)
-
-    def _replaces(self, command: Command, old: Distribution) -> bool:
-        """Whether a command puts its files where a distribution lies."""
-        where = [command.folder] if command.folder else self.facts.environment.sites[:1]
-        return old.location in where
 
     def _meet(self, new: Distribution) -> None:
         """Says anew who is not content with what is installed of a distribution."""

@@ -142,16 +142,12 @@ class Finder:
                 return match[1].rstrip("."), requirement.evidence
         return None
 
-    def libraries(self, dist: Distribution) -> list[str]:
-        """A package's own shared libraries, as RECORD has them."""
-        entries = self.owners.of.get(dist.path, [])
-        return [e.path for e in entries[:MAX_LIBRARIES] if self.root.is_file(e.path)]
-
     def other(self, dist: Distribution) -> Framework | None:
         """A package without a recipe that has shared libraries (libraries.py drops those that use
         no CUDA), or that requires NVIDIA's.
         """
-        paths = self.libraries(dist) if matters_here(dist) else []
+        entries = self.owners.of.get(dist.path, [])[:MAX_LIBRARIES] if matters_here(dist) else []
+        paths = [entry.path for entry in entries if self.root.is_file(entry.path)]
         wants = dist.kind == "wheel" and not matters(dist.name, "bindings") and _requires_cuda(dist)
         if not paths and not wants:
             return None

@@ -233,8 +233,8 @@ def cu109(facts: Facts) -> Iterator[Finding]:
 
 def cu110(facts: Facts) -> Iterator[Finding]:
     """The driver is there and does not start."""
-    driver = facts.driver
-    code = driver.init_code
+    driver, code = facts.driver, facts.driver.init_code
+    loaded = driver.kernel_release or driver.wsl or driver.devices  # the kernel's half
     if code == NO_DEVICE and facts.environment.variables.get("CUDA_VISIBLE_DEVICES") is not None:
         return  # CU502
     if code and code not in (STUB, MISMATCHED_SYSTEM, COMPAT_UNSUPPORTED):
@@ -251,16 +251,10 @@ def cu110(facts: Facts) -> Iterator[Finding]:
         evidence = [Evidence(driver.path or "libnvidia-ml.so.1", None, driver.probe_error)]
         severity = ERROR if _hardware(driver) else WARNING
         yield finding(severity, title, evidence, None, [_fix("no answer")])
-    elif driver.kind == "native" and _module_missing(driver):
+    elif driver.kind == "native" and driver.path and driver.pci_devices and not loaded:
         # Without an answer of NVML's it may still be loaded by the first program that asks for it.
         error = driver.nvml_error
         title = "an NVIDIA GPU is here, but the kernel driver is not loaded"
         evidence = [Evidence("libnvidia-ml.so.1", None, error)] if error else []
         evidence += [Evidence("/proc/driver/nvidia/version", None, "absent"), *_gpus(driver)]
         yield finding(ERROR if error else WARNING, title, evidence, None, ["sudo modprobe nvidia"])
-
-
-def _module_missing(driver: Driver) -> bool:
-    """A GPU and the driver's libraries, and no kernel's half. Not so under WSL and on Tegra."""
-    there = driver.path is not None and bool(driver.pci_devices)
-    return there and driver.kernel_release is None and not driver.wsl and not driver.devices

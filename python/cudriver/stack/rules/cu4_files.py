@@ -64,11 +64,13 @@ def cu404(facts: Facts) -> Iterator[Finding]:
         elif what == LEFT:
             yield _left(facts, dist, faults)
         elif what == HIDDEN:
-            yield _hidden(facts, dist, faults[0])
+            yield _hidden(facts, dist, max(faults, key=lambda fault: fault.proven))
         else:
             yield _not_as_brought(facts, dist, faults)
-    if edited:
-        yield _edited(edited)
+    if edited:  # by somebody, and sound: one note for all of them
+        title = f"{_files(edited)} not what was installed, and sound"
+        evidence = [fault.evidence for fault in edited[:SHOWN]]
+        yield finding(NOTE, title, evidence, subject=edited[0].file)
 
 
 def _not_as_brought(facts: Facts, dist: Distribution, faults: list[FileFault]) -> Finding:
@@ -118,12 +120,6 @@ def _says(fault: FileFault) -> str | None:
     """What a user reads of it, who may come to it after the import."""
     name = os.path.basename(fault.file)
     return f"nvrtc: error: failed to open {name}." if _BUILTINS in name else fault.says or None
-
-
-def _edited(faults: list[FileFault]) -> Finding:
-    """Files that somebody changed and that are sound: one note for all of them."""
-    title = f"{_files(faults)} not what was installed, and sound"
-    return finding(NOTE, title, [f.evidence for f in faults[:SHOWN]], subject=faults[0].file)
 
 
 def _of_system(faults: list[FileFault]) -> Finding:

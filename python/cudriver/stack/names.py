@@ -9,14 +9,6 @@ from cudriver.stack.record import Any
 from cudriver.stack.tables import table
 
 DRIVER_CALL = r"cu(?!File)[A-Z]"  # a function of libcuda; cuFile's are like it
-# These come with the driver.
-DRIVER_LIBRARIES = (
-    "libcuda.so.1",
-    "libnvidia-ml.so.1",
-    "libcuda.so",
-    "libnvcuvid.so.1",
-    "libnvidia-encode.so.1",
-)
 _SONAME = re.compile(r"(lib[A-Za-z0-9_-]+)\.(?:alt\.)?so(?:\.([0-9][0-9.]*))?")
 # And what they go on to.
 _FAMILIES = ("libcudnn", "libcutensor", "libnpp", "libnvinfer", "libcudss", "libnvcomp")

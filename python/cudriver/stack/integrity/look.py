@@ -86,11 +86,8 @@ class Looker:
         if kind == "rejected":
             says = (words or "").removeprefix(f"{file.path}: ")
             cut = says.startswith("truncated: ")  # it is mapped, and read where nothing is
-            return file.fault(
-                DAMAGED,
-                "ends too early" if cut else f"is no library: {says}",
-                BUS_ERROR if cut else says,
-            )
+            why, says = ("ends too early", BUS_ERROR) if cut else (f"is no library: {says}", says)
+            return file.fault(DAMAGED, why, says)
         cut = kind == "found" and not is_whole(self.root, file.path)
         return file.fault(DAMAGED, "ends too early") if cut else None
 
@@ -103,9 +100,8 @@ class Looker:
             self.spent = True
             return file.fault(CHANGED)
         if b"\0" in raw:
-            return file.fault(
-                DAMAGED, "has null bytes", "source code string cannot contain null bytes"
-            )
+            says = "source code string cannot contain null bytes"
+            return file.fault(DAMAGED, "has null bytes", says)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -114,9 +110,8 @@ class Looker:
         except SyntaxError as error:
             if (3, self.env.minor) > sys.version_info[:2]:
                 return file.fault(CHANGED)
-            return file.fault(
-                DAMAGED, f"does not compile: {error.msg}, line {error.lineno}", error.msg
-            )
+            why = f"does not compile: {error.msg}, line {error.lineno}"
+            return file.fault(DAMAGED, why, error.msg)
         except (ValueError, RecursionError, MemoryError, OverflowError):
             return file.fault(CHANGED)
         return file.fault(EDITED)

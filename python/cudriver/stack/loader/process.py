@@ -11,8 +11,9 @@ from cudriver import _elf
 from cudriver.stack.facts import LoadFault
 from cudriver.stack.loader.search import LoadedObject, Loader, Search
 from cudriver.stack.loader.symbols import check_symbols, check_versions, relocation_order
-from cudriver.stack.names import DRIVER_CALL, DRIVER_LIBRARIES
+from cudriver.stack.names import DRIVER_CALL
 from cudriver.stack.record import Record, fresh
+from cudriver.stack.tables import table
 
 PRELOAD_FILE = "/etc/ld.so.preload"
 PYTHON_SYMBOL = r"_?Py[A-Z_]"
@@ -100,7 +101,7 @@ class Process:
         search = self.loader.search(name, asking, self.main)
         load.searches.append(search)
         absent = search.path is None and search.damage is None
-        if name in DRIVER_LIBRARIES and (absent or self.loader.driver_assumed):
+        if name in table("libraries")["driver"] and (absent or self.loader.driver_assumed):
             self.driver_stands_in = True  # whether it is here, the rules of the driver tell
             return None
         if search.path is None or search.real_path is None:

@@ -155,6 +155,7 @@ class TestWithNvcc:
         ("A", "", {"cache": ["vllm"], "kernel cache": ["cupy-cuda12x"]}),
         ("TRITON_CACHE_DIR", "/tmp", {"kernel cache": ["cupy-cuda12x"]}),
         ("CUPY_CACHE_DIR", "/tmp", {"cache": ["vllm"]}),
+        ("HOME", "", {}),  # Python asks the system then
     ],
 )
 def test_a_home_that_cannot_be_written(empty, tmp_path, monkeypatch, variable, value, lacks):

@@ -195,6 +195,8 @@ def test_what_a_framework_requires_that_is_not_of_cuda():
         assert states(Report(but(of, frameworks=[torch(), kin]), [told]))["torch"] == state
     doubt = Finding("CU404", "warning", "is gone", subject="mpmath", doubt="d")
     assert states(Report(of, [doubt])) == {"torch": NOT_KNOWN, "mine": WORKS}
+    part = Finding("CU404", "error", "is damaged", subject="sympy", doubt="d")
+    assert states(Report(of, [part])) == {"torch": NOT_KNOWN, "mine": WORKS}
     damage = Finding("CU404", "error", "is damaged", subject="mpmath")
     needs = "whether torch works is not known: it needs mpmath, which has an error"
     assert needs in Report(of, [damage]).doubts

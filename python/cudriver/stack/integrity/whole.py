@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from cudriver.stack.environment import records
 from cudriver.stack.environment.records import Entry
-from cudriver.stack.facts import CHANGED, EDITED, MISSING, Distribution, Facts, FileFault
+from cudriver.stack.facts import CHANGED, DAMAGED, EDITED, MISSING, Distribution, Facts, FileFault
 from cudriver.stack.integrity.byte_code import cut_short
 from cudriver.stack.integrity.hidden import Hiding
 from cudriver.stack.integrity.listed import Wheels, different, top_modules
@@ -66,7 +66,9 @@ class Whole:
     def _tried(self, file: Entry, made: FileFault) -> FileFault:
         """What imports have to do with it."""
         library = records.is_library(os.path.basename(file.path))
-        if made.what == MISSING:
+        if made.what == DAMAGED:
+            put(made, proven=self._runs_first(file))
+        elif made.what == MISSING:
             proven, says = self._gone(file)
             put(made, proven=proven, says=says)
         elif library and made.what in (CHANGED, EDITED) and self._loads < TRIED:
@@ -77,6 +79,14 @@ class Whole:
             if fault is not None and not lacks:
                 put(made, what=CHANGED, why="does not load", says=fault.message)
         return made
+
+    def _runs_first(self, file: Entry) -> bool:
+        """Whether an import of its package runs it before all others."""
+        name = file.distribution.name
+        if name not in self._first:
+            raw = next(raw for dist, raw in self.wheels if dist is file.distribution)
+            self._first[name] = {*top_modules(raw)}
+        return file.inside in self._first[name]
 
     def _gone(self, file: Entry) -> tuple[bool, str]:
         """Whether an import is proven to need a file that is gone, and what it says then: what
@@ -89,10 +99,7 @@ class Whole:
         versions = (source for build in builds for source in build.get("version", ()))
         if any(source.get("file") == inside for source in versions):
             return True, f"No module named '{module}'"
-        if name not in self._first:
-            raw = next(raw for dist, raw in self.wheels if dist is file.distribution)
-            self._first[name] = {*top_modules(raw)}
-        if inside not in self._first[name]:
+        if not self._runs_first(file):
             return False, ""
         package = module.removesuffix(".__init__")
         if package != module and self.root.is_dir(os.path.dirname(file.path)):

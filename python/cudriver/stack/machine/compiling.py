@@ -65,7 +65,7 @@ class _Look:
         """The folder that cannot be written, and after it the one that would be made in it."""
         given, home = self.variables.get, self.variables.get("HOME", "")
         stated = next(filter(None, map(given, row["moved"])), None)
-        place = folder = stated or row["folder"].replace("~", home)
+        place = folder = stated or (row["folder"].replace("~", home) if home else "")
         while not self.root.is_dir(place) and place not in ("", "/"):
             place = os.path.dirname(place)
         there = self.root.host and place.startswith("/") and self.root.is_dir(place)

@@ -99,6 +99,8 @@ def _not_as_brought(facts: Facts, dist: Distribution, faults: list[FileFault]) -
     elif caused:
         predicts = caused.text
         evidence += proof(facts, caused)
+    elif what == DAMAGED and package is None:  # who requires it may do without that part
+        doubt = f"whether what needs {name} imports {os.path.basename(first.file)} is not known"
     elif what == CHANGED or (what == MISSING and not dist.name.startswith("nvidia-")):
         # Who loads NVIDIA's libraries recipes tell.
         state = "is gone" if what == MISSING else "has other bytes"

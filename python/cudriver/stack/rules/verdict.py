@@ -87,7 +87,8 @@ def concerns(finding: Finding, framework: Framework, facts: Facts) -> bool:
     if other is None and subject in _of_cuda(framework, facts):
         return True
     package = other.package if other is not None else subject
-    return finding.severity == ERROR and package in _directly(framework.package, facts)
+    sure = finding.severity == ERROR and not finding.doubt
+    return sure and package in _directly(framework.package, facts)
 
 
 def _directly(name: str, facts: Facts, markers: Markers | None = None) -> Iterator[str]:
@@ -166,7 +167,7 @@ def _questions(findings: list[Finding], facts: Facts, strict: bool) -> Iterator[
             yield Question(finding.doubt, whose, not finding.rule.startswith(ASKED))
     names = {name for f in frameworks for name in (f.name, f.distribution, f.module)}
     wrong = [f for f in findings if f.severity == ERROR and not f.rule.startswith(ASKED)]
-    wrong = [f for f in wrong if f.subject and f.subject not in names]
+    wrong = [f for f in wrong if f.subject and f.subject not in names and not f.doubt]
     for framework in (f for f in frameworks if wrong and not f.without_cuda):
         needed = _in_all(framework, facts)
         for finding in wrong:

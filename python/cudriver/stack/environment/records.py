@@ -27,6 +27,7 @@ from cudriver.stack.record import Record, put
 from cudriver.stack.roots.rootfs import Root
 
 RECORD_LIMIT = 32 << 20
+LONGEST = 4096  # bytes of a path
 LIBRARIES = 10_000  # shared libraries of one RECORD; a whole environment has a few thousand
 HASH_LIMIT = 1 << 30  # bytes; a larger file is not hashed
 ALGORITHMS = ("sha256", "sha384", "sha512")  # of a RECORD
@@ -168,15 +169,19 @@ def hash_of(
     return made.digest()
 
 
+def before(raw: bytes, ending: bytes) -> Iterator[str]:
+    """What stands in the lines of a RECORD before an ending: ".py,"."""
+    at = raw.find(ending)
+    while at >= 0:
+        least = max(at - LONGEST, 0)
+        yield os.fsdecode(raw[max(raw.rfind(b"\n", least, at) + 1, least) : at])
+        at = raw.find(ending, at + 1)
+
+
 def packages_of(raw: bytes) -> set[str]:
     """The packages that a RECORD lists, those in no other."""
-    found, at = set(), raw.find(b"/__init__.py,")
-    while at >= 0:
-        name = os.fsdecode(raw[raw.rfind(b"\n", 0, at) + 1 : at])
-        if name.isidentifier() and not name.startswith("_"):
-            found.add(name)
-        at = raw.find(b"/__init__.py,", at + 1)
-    return found
+    names = before(raw, b"/__init__.py,")
+    return {name for name in names if name.isidentifier() and not name.startswith("_")}
 
 
 def module_of(dist: Distribution, raw: bytes) -> str:

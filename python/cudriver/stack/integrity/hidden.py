@@ -35,7 +35,7 @@ class Hiding:
         """What an earlier folder of the path has of a wheel's package: a part that lacks modules of
         it, or a module (cuda.py) of its name.
         """
-        names = self.root.names
+        names, mine = self.root.names, {*self.root.names(dist.location)}
         for package in sorted({dist.name.replace("-", "/"), *packages_of(raw)}):
             file, own = f"{folder}/{package}", f"{dist.location}/{package}"
             # One without a first file joins the others, and hides none.
@@ -44,7 +44,7 @@ class Hiding:
                 yield FileFault(dist.name, file, HIDDEN, evidence)
         for name in names(folder):
             stem = name.partition(".")[0]
-            there = name[len(stem) :] in self.endings and stem in names(dist.location)
+            there = name[len(stem) :] in self.endings and stem in mine
             if there and _has(raw, f"{stem}/"):
                 yield _no_package(dist, f"{folder}/{name}", stem)
 

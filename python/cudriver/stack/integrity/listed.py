@@ -119,9 +119,9 @@ def folders_of_modules(root: Root, dist: Distribution, raw: bytes) -> Iterator[s
     """The folders in which a RECORD has modules: packages, and what lies in them and was changed
     after they were installed. Those that images leave out do not count.
     """
-    inside = {part.rpartition(b"\n")[2].rpartition(b"/")[0] for part in raw.split(b".py,")[:-1]}
+    inside = {name.rpartition("/")[0] for name in records.before(raw, b".py,")}
     since = _since(root, dist) - SLACK if root.host else 0
-    for name in sorted(map(os.fsdecode, {b"", *inside})):
+    for name in sorted({"", *inside}):
         changed = _changed_at(root, f"{dist.location}/{name}") if "/" in name else since
         if changed >= since and not LEFT_OUT.search(f"{name}/"):
             yield name

@@ -236,10 +236,6 @@ def mapped(*names: str) -> Change:
     )
 
 
-def variables(count: int) -> Change:
-    return of("node", "variables", **{f"CUDA_{number}": "1" for number in range(count)})
-
-
 def another_error(title: str, subject: str = "torch", severity: str = "error") -> Change:
     row = {**finding(severity, title=title), "subject": subject}
     return lambda told: told["findings"].append(row)

@@ -21,6 +21,13 @@ from cudriver.fleet.hosts import fold, parse
         ("d[3-3]", ["d3"]),
         ("d[9-10],d[9-9]", ["d9", "d10"]),
         ("", []),
+        ("a,,b,", ["a", "b"]),
+        (" a\tb\n", ["a", "b"]),
+        ("[1-2]", ["1", "2"]),
+        ("[1]x[08-09]y", ["1x08y", "1x09y"]),
+        ("d[08-08]", ["d08"]),
+        ("d[8-10]", ["d8", "d9", "d10"]),
+        ("d[" + "0" * 14 + "1]", ["d000000000000001"]),
     ],
 )
 def test_a_list_stands_for_its_names(text, names):
@@ -41,6 +48,26 @@ def test_what_is_no_list_is_refused(text):
     with pytest.raises(ValueError, match="hosts") as error:
         parse(text)
     assert len(str(error.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("d]", "a ']' lacks its other half: a list of hosts is like d[0-3,7]"),
+        ("d[0-3", "a '[' lacks its other half: a list of hosts is like d[0-3,7]"),
+        ("d[0-999999],e", "'e': more than 1,000,000 names in a list of hosts"),
+        ("d[0-1000000]", "'d[0-1000000]': more than 1,000,000 names in a list of hosts"),
+        (
+            "d[x]",
+            "'x' in the brackets of a list of hosts is neither a number nor a span of numbers "
+            "like 0-3",
+        ),
+    ],
+)
+def test_what_is_no_list_is_told(text, error):
+    with pytest.raises(ValueError) as caught:
+        parse(text)
+    assert str(caught.value) == error
 
 
 @pytest.mark.parametrize("span", ["5-3", "3-", "-", "x7"])
@@ -70,6 +97,19 @@ def test_long_lists_stand_for_all_their_names(text, count):
         (["a", "n1", "b"], ["a", "b", "n1"]),
         (["d0 rank 3", "d0 rank 4"], ["d0 rank [3-4]"]),
         (["x" + "9" * 5000], ["x" + "9" * 5000]),
+        ([], []),
+        (["d1", "d3"], ["d[1,3]"]),
+        (["d1"], ["d1"]),
+        (["d1", "d1"], ["d1"]),
+        (["d1", "e1"], ["d1", "e1"]),
+        (["d9", "d10", "d11"], ["d[9-11]"]),
+        (["d09", "d10", "d9"], ["d9", "d[09-10]"]),
+        (["d00", "d01"], ["d[00-01]"]),
+        (["d0", "d1"], ["d[0-1]"]),
+        (["r1n1", "r1n2", "r2n1"], ["r1n[1-2]", "r2n1"]),
+        (["1a", "2a", "a"], ["[1-2]a", "a"]),
+        (["d1.x9", "d2.x9", "d1.x8"], ["d1.x8", "d[1-2].x9"]),
+        (["d" + "1" * 15, "d" + "1" * 14 + "2"], ["d[111111111111111-111111111111112]"]),
     ],
 )
 def test_names_are_folded(names, words):

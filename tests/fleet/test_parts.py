@@ -1,4 +1,4 @@
-"""The parts of a comparison at their edges: lists of hosts, lines, nodes, values."""
+"""The parts of a comparison at their edges: lines, nodes, values."""
 
 from __future__ import annotations
 
@@ -11,70 +11,8 @@ from made import PREFIX, finding, nccl, report
 
 from cudriver.fleet import compare, here, read
 from cudriver.fleet.comparison import _gaps, to_baseline
-from cudriver.fleet.hosts import fold, parse
 from cudriver.fleet.node import node
 from cudriver.fleet.stacks import LONGEST, MOST_PARTS, Reducer, Unusable, _relative, check, said
-
-# ---- lists of hosts ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("names", "words"),
-    [
-        ([], []),
-        (["d1", "d3"], ["d[1,3]"]),
-        (["d1"], ["d1"]),
-        (["d1", "d1"], ["d1"]),
-        (["d1", "e1"], ["d1", "e1"]),
-        (["d9", "d10", "d11"], ["d[9-11]"]),
-        (["d09", "d10", "d9"], ["d9", "d[09-10]"]),
-        (["d00", "d01"], ["d[00-01]"]),
-        (["d0", "d1"], ["d[0-1]"]),
-        (["r1n1", "r1n2", "r2n1"], ["r1n[1-2]", "r2n1"]),
-        (["1a", "2a", "a"], ["[1-2]a", "a"]),
-        (["d1.x9", "d2.x9", "d1.x8"], ["d1.x8", "d[1-2].x9"]),
-        (["d" + "1" * 15, "d" + "1" * 14 + "2"], ["d[111111111111111-111111111111112]"]),
-    ],
-)
-def test_names_are_folded(names, words):
-    assert fold(names) == words
-
-
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("a,,b,", ["a", "b"]),
-        (" a\tb\n", ["a", "b"]),
-        ("[1-2]", ["1", "2"]),
-        ("[1]x[08-09]y", ["1x08y", "1x09y"]),
-        ("d[08-08]", ["d08"]),
-        ("d[8-10]", ["d8", "d9", "d10"]),
-        ("d[" + "0" * 14 + "1]", ["d000000000000001"]),
-    ],
-)
-def test_a_list_stands_for_its_names(text, names):
-    assert parse(text) == names
-
-
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("d]", "a ']' lacks its other half: a list of hosts is like d[0-3,7]"),
-        ("d[0-3", "a '[' lacks its other half: a list of hosts is like d[0-3,7]"),
-        ("d[0-999999],e", "'e': more than 1,000,000 names in a list of hosts"),
-        ("d[0-1000000]", "'d[0-1000000]': more than 1,000,000 names in a list of hosts"),
-        (
-            "d[x]",
-            "'x' in the brackets of a list of hosts is neither a number nor a span of numbers "
-            "like 0-3",
-        ),
-    ],
-)
-def test_what_is_no_list_is_told(text, error):
-    with pytest.raises(ValueError) as caught:
-        parse(text)
-    assert str(caught.value) == error
-
 
 # ---- lines ---------------------------------------------------------------------------------------
 

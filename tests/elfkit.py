@@ -83,6 +83,18 @@ class Step:
         self.mapped: list[str] = []
 
 
+def steps(printed: str) -> list[Step]:
+    """What the host program printed: its start, and a step for each dlopen."""
+    found = [Step(None)]
+    for line in printed.splitlines():
+        word, _, rest = line.partition(" ")
+        if word == "dlopen":
+            found.append(Step(None if rest == "ok" else rest))
+        else:
+            found[-1].mapped.append(rest)
+    return found
+
+
 def run_host(
     host: Path, dlopens: Sequence[str], environ: Mapping[str, str], cwd: Path
 ) -> tuple[list[Step], str, int]:
@@ -96,14 +108,7 @@ def run_host(
         timeout=300,
         errors="surrogateescape",
     )
-    steps = [Step(None)]
-    for line in done.stdout.splitlines():
-        word, _, rest = line.partition(" ")
-        if word == "dlopen":
-            steps.append(Step(None if rest == "ok" else rest))
-        else:
-            steps[-1].mapped.append(rest)
-    return steps, done.stderr, done.returncode
+    return steps(done.stdout), done.stderr, done.returncode
 
 
 DT_NEEDED, DT_STRTAB, DT_SONAME, DT_RPATH, DT_RUNPATH, DT_FLAGS_1 = 1, 5, 14, 15, 29, 0x6FFFFFFB

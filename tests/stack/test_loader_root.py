@@ -95,14 +95,7 @@ def run_inside(root: Path, dlopens: list[str], **variables: str) -> list[Step]:
     if done.returncode != 0:
         assert done.returncode == 127, done.stderr
         return [Step(done.stderr.strip())]
-    steps = [Step(None)]
-    for line in done.stdout.splitlines():
-        word, _, rest = line.partition(" ")
-        if word == "dlopen":
-            steps.append(Step(None if rest == "ok" else rest))
-        else:
-            steps[-1].mapped.append(rest)
-    return steps
+    return elfkit.steps(done.stdout)
 
 
 NAMES = [

@@ -113,7 +113,9 @@ def test_a_link_to_another_python(venv, tmp_path):
     assert finding.title.endswith("site-packages: it is Python 3.99")
     assert finding.predicts == "No module named 'torch'"
     bin_ = f"{venv.path}/bin"  # python-config and others stay
-    assert finding.fix[0].startswith(f"rm -f {bin_}/python {bin_}/python3 {bin_}/python{PYTHON} &&")
+    assert finding.fix[0].startswith(
+        f"python{PYTHON} -V && rm -f {bin_}/python {bin_}/python3 {bin_}/python{PYTHON} &&"
+    )
 
 
 def test_a_python_that_was_upgraded_in_place(venv):

@@ -102,6 +102,14 @@ def test_uv_replaces_what_a_folder_of_pythonpath_has():
     assert command == f"uv pip install --python {PYTHON} --target /old numba==0.61"
 
 
+def test_another_environment_is_not_changed():
+    """Its packages are on PYTHONPATH; what is installed there is for its own Python."""
+    theirs = "/other/lib/python3.10/site-packages"
+    env = environment("venv", "pip", PYTHONPATH=f"/mine:{theirs}")
+    command = fix.install(env, "numba==0.61", of=wheel("numba", "0.56", location=theirs))
+    assert command == "export PYTHONPATH=/mine"
+
+
 def test_condas_framework_has_no_extra():
     net = Framework("net", "1.0", "12.8", distribution="net", extra="gpu")
     lost = fault("not found", "libcublas.so.12", "/a.so", "x", framework="net")

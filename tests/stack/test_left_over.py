@@ -121,7 +121,7 @@ class TestPython:
         # The fix, as a shell takes it, where that Python is on PATH again.
         (command,) = told[0].fix
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        assert command.startswith(f"rm -f {venv.path}/bin/python")
+        assert command.startswith(f"python{version} -V && rm -f {venv.path}/bin/python")
         assert f" && python{version} -m venv " in command
         path = f"{os.path.dirname(os.path.realpath(sys.executable))}:{os.environ['PATH']}"
         without_pip = command.replace(" -m venv ", " -m venv --without-pip ")

@@ -19,6 +19,7 @@ OF_SYSTEM = (
     "environment and install what you need there."
 )
 DPKG = "/usr/lib/python3/dist-packages"  # Debian's packages, and nobody else's
+_OF_PYTHON = re.compile(r"/lib\d*/python3[^/]*/(?:site|dist)-packages\Z")
 CONDA = ("conda", "mamba", "micromamba", "pixi")
 INDEX = "https://download.pytorch.org/whl"
 KIN = ("torchvision", "torchaudio")  # they check that PyTorch is built for the same CUDA
@@ -50,8 +51,12 @@ def install(
     """One command that installs these. again: even where that version is there; alone: without
     what they require; upgrade: the newest; held: by a file of constraints. by: "pip", "uv",
     "conda", ...; default: who installed the distribution that it is about, else the environment's
-    own. What lies in a folder of PYTHONPATH stays there.
+    own. What lies in a folder of PYTHONPATH stays there, but for packages of another environment,
+    which is not changed: the folder goes from the variable.
     """
+    target = of.location if of and outside(env, of) else None
+    if target and _OF_PYTHON.search(target):
+        return setting("PYTHONPATH", [folder for folder in env.pythonpath if folder != target])
     tool = by or installer(env, of)
     does = {"installs": specifiers, "again": again, "alone": alone, "upgrade": upgrade}
     if tool == "dpkg":
@@ -64,7 +69,6 @@ def install(
         command += [word for s in specifiers for word in ("--reinstall-package", quote(bare(s)))]
     elif again:
         command.append("--force-reinstall")
-    target = of.location if of and outside(env, of) else None
     if target and tool != "uv":  # pip keeps what is there, or leaves the old .dist-info beside it
         names = (re.sub("[-_.]+", "_", bare(s)) for s in specifiers)
         command[:0] = ["rm -rf", *(f"{quote(target)}/{name}-*.dist-info" for name in names), "&&"]
@@ -121,7 +125,7 @@ def venv_again(env: Environment) -> str:
     if "uv" in (env.kind, env.installer):
         return f"uv venv --allow-existing --python {short} {prefix}"
     old = " ".join(f"{prefix}/bin/{name}" for name in ("python", "python3", f"python{short}"))
-    return f"rm -f {old} && python{short} -m venv {prefix}"
+    return f"python{short} -V && rm -f {old} && python{short} -m venv {prefix}"
 
 
 def name_of(dist: Distribution, tool: str) -> str:

@@ -136,7 +136,11 @@ def _of_system(faults: list[FileFault]) -> Finding:
 
 def _hidden(facts: Facts, dist: Distribution, fault: FileFault) -> Finding:
     """Part of a package in a folder that comes before the package's own."""
+    env = facts.environment
     fixes = leak_of(facts, fault.file) or [f"give {fault.file} another name."]
+    if dist.location not in env.sites[:1] and os.path.dirname(fault.file) in env.sites:
+        # Of a package that is installed here, in front of one of the base Python.
+        fixes = [fix.install(env, f"{dist.name}=={dist.version}")]
     if fault.proven:
         title = f"{fault.file} hides {dist.name} {dist.version}"
         return finding(ERROR, title, [fault.evidence], fault.says, fixes, dist.name, fault.file)

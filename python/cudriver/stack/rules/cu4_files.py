@@ -36,6 +36,7 @@ from cudriver.stack.text import quote
 from cudriver.stack.versions import newer
 
 _BUILTINS = "libnvrtc-builtins.so."
+MANY = 10  # sources
 CUT = "Bus error"  # as a shell says it where what is mapped is not there
 
 
@@ -67,10 +68,24 @@ def cu404(facts: Facts) -> Iterator[Finding]:
             yield _hidden(facts, dist, max(faults, key=lambda fault: fault.proven))
         else:
             yield _not_as_brought(facts, dist, faults)
+    for name in dict.fromkeys(fault.distribution for fault in edited):
+        sources = [f for f in edited if f.distribution == name and f.file.endswith(".py")]
+        if len(sources) >= MANY and (dist := facts.distribution(name)) is not None:
+            yield _of_several(facts, dist, sources)
+            edited = [fault for fault in edited if fault not in sources]
     if edited:  # by somebody, and sound: one note for all of them
         title = f"{_files(edited)} not what was installed, and sound"
         evidence = [fault.evidence for fault in edited[:SHOWN]]
         yield finding(NOTE, title, evidence, subject=edited[0].file)
+
+
+def _of_several(facts: Facts, dist: Distribution, faults: list[FileFault]) -> Finding:
+    """So many sources that nobody edits them: one release was unpacked over another."""
+    own, fixes = f"{dist.name} {dist.version}", [fix.reinstall(facts, dist)]
+    title = f"{len(faults)} sources of {own} are not what was installed"
+    doubt = f"whether {own} works with sources of another release is not known"
+    fields = [f.evidence for f in faults[:SHOWN]], None, fixes, dist.name, faults[0].file
+    return finding(WARNING, title, *fields, doubt=doubt)
 
 
 def _not_as_brought(facts: Facts, dist: Distribution, faults: list[FileFault]) -> Finding:

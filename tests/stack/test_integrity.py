@@ -34,7 +34,7 @@ from test_verify import faults
 from cudriver.stack import inspect
 from cudriver.stack.collect import ask, collect
 from cudriver.stack.facts import DAMAGED, ERROR, HIDDEN, NOTE, WARNING, Finding
-from cudriver.stack.integrity import listed, look, whole
+from cudriver.stack.integrity import byte_code, listed, look, whole
 from cudriver.stack.machine import driver
 from cudriver.stack.machine_facts import Driver
 from elfkit import compile_c
@@ -282,6 +282,15 @@ def test_byte_code_that_is_cut(venv: Venv, what: str) -> None:
         subprocess.run(fix, shell=True, check=True)
         assert real.import_error(venv.path, "torch") is None
         assert found(venv) == []
+
+
+def test_byte_code_that_is_too_long_is_not_called_cut(
+    venv: Venv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    py_compile.compile(str(venv.site / "torch/__init__.py"))
+    monkeypatch.setattr(byte_code, "MOST", 40)
+    assert found(venv) == []
+    assert all(each.what != DAMAGED for each in faults(venv.path).values())
 
 
 SOUND: dict[str, tuple[str, Callable[[Path], object]]] = {

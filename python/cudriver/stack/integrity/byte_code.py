@@ -20,7 +20,8 @@ _ELSEWHERE = {"PYTHONPYCACHEPREFIX", "PYTHONOPTIMIZE"}  # with these other files
 def cut_short(loader: Loader, env: Environment, wheels: Wheels, every: bool) -> Iterator[FileFault]:
     """The byte code beside what an import runs first, in its folder; every: of all folders."""
     root, ending, left = loader.root, f".cpython-3{env.minor}.pyc", MOST
-    for dist, raw in wheels if env.variables.keys().isdisjoint(_ELSEWHERE) else ():
+    elsewhere = any(env.variables.get(name) not in (None, "", "0") for name in _ELSEWHERE)
+    for dist, raw in () if elsewhere else wheels:
         first = {f"{dist.location}/{name}" for name in top_modules(raw)}
         modules = {path for path in (paths(dist, raw) if every else first) if path.endswith(".py")}
         for folder in sorted({os.path.dirname(path) for path in modules}):
@@ -35,6 +36,7 @@ def cut_short(loader: Loader, env: Environment, wheels: Wheels, every: bool) -> 
                 if left <= 0:
                     return
                 taken = is_for(env, data) and _made_of(data, *root.regular(source))
+                taken = taken and len(data) < MOST  # else it was not read to its end
                 says = _elf.cut_short(data[HEADER:]) if taken else None
                 if says is not None:
                     evidence, why = Evidence(file, None, f"is taken for {source}"), "ends too early"

@@ -1,5 +1,5 @@
-"""Packages of which another folder of sys.path has a part that comes first, or their own folder
-files of another release.
+"""What Python imports in place of a wheel's package or module: from an earlier folder of sys.path,
+or from beside it; and files that another release left.
 """
 
 from __future__ import annotations

@@ -159,6 +159,7 @@ HARMLESS = [
     "0); sys.path[p:p]=new; sys.__egginsert = p+len(new)",
     "import sys; exec('try: import coverage\\nexcept ImportError: pass')",
     "import sys; sys.path.append('{side}/more')",
+    "import sys; '{side}' in sys.path or sys.path.insert(len(sys.path), '{side}/more')",
     "import sys; sys.path.insert(0, '{side}/none')",
 ]
 INSERTS = "import sys; sys.path.insert(0, '{side}')"
@@ -186,7 +187,12 @@ def test_a_pth_file_that_changes_the_path(venv, tmp_path, line, name, told):
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("sys.path.insert(0, '/x')", 1), ("# sys.path.insert", 0), ("sys.path.append('/x')", 0)],
+    [
+        ("sys.path.insert(0, '/x')", 1),
+        ("# sys.path.insert", 0),
+        ("sys.path.append('/x')", 0),
+        ('"""Leaves sys.path alone."""\nif "/x" in sys.path: sys.path.remove("/x")', 0),
+    ],
 )
 def test_a_module_that_changes_the_path(venv, text, told):
     (venv.site / "sitecustomize.py").write_text(f"import sys\n{text}\n")

@@ -35,8 +35,12 @@ _LIMIT = 1 << 20  # bytes of a module
 _ENDS = {"sys.exit", "os._exit", "os.abort"}
 _LATER = {"exit", "quit"}  # `site` makes them after it has read the .pth files
 _EXITING = re.compile(r"exit|quit|abort", re.IGNORECASE)
-# What only adds to the end of sys.path hides nothing; nor does a list of eggs, which has them all.
-_MOVING = re.compile(r"^(?!.*sys\.__plen)[^#\n]*\bsys\.path\b(?!\.append\b).*", re.MULTILINE)
+# What writes before the end of sys.path; what adds to its end hides nothing, nor does a list of
+# eggs, which has them all.
+_MOVING = re.compile(
+    r"^(?!.*sys\.__plen)[^#\n]*\bsys\.path(?:\.insert\((?!\s*len\()|(?:\[.*?\])?\s*=(?!=)).*",
+    re.MULTILINE,
+)
 _DEFINED = re.compile(r"^(?:async def|def|class)[ \t]+([A-Za-z]\w*)", re.MULTILINE)
 # It may have any name.
 _ANY = re.compile(r"\bimport[ \t]*\*|\b__getattr__|\bexec\(|\bglobals\(\)|\bsys\.modules\b")

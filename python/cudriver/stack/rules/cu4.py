@@ -235,8 +235,9 @@ def cu410(facts: Facts) -> Iterator[Finding]:
         folder = os.path.dirname(found[0].file)
         names = ", ".join(os.path.basename(fault.file) for fault in found[:SHOWN])
         names += f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-        title = f"programs that are started in {folder} import {names} from there"
-        fixes = ["give them other names, or start programs with PYTHONSAFEPATH=1."]
+        title = f"scripts in {folder}, and `python -c` there, import {names} from there"
+        what = "them other names" if len(found) > 1 else "it another name"
+        fixes = [f"give {what}, or start programs with PYTHONSAFEPATH=1."]
         evidence = [fault.evidence for fault in found[:SHOWN]]
         yield finding(WARNING, title, evidence, None, fixes, "", folder)
     for dist in facts.distributions:
@@ -261,7 +262,7 @@ def _astray(facts: Facts, fault: Astray) -> Finding:
         return finding(ERROR, title, [fault.evidence], says, [mount])
     if fault.what == MOVES:
         title = f"{fault.file} changes sys.path; whether it hides what is installed is not known"
-        fixes = [f"take the line out of {fault.file} if nothing needs it."]
+        fixes = [f"take that out of {fault.file} if nothing needs it."]
         return finding(WARNING, title, [fault.evidence], None, fixes, "", fault.file)
     module = name.partition(".")[0]
     title, severity, says = f"{fault.file} hides {module} of the standard library", WARNING, None

@@ -63,7 +63,8 @@ class _Look:
 
     def _cache(self, row: dict[str, Any]) -> list[str]:
         """The folder that cannot be written, and after it the one that would be made in it."""
-        given, home = self.variables.get, self.variables.get("HOME", "")
+        given = self.variables.get
+        home = given(row.get("home", "HOME")) or given("HOME", "")
         stated = next(filter(None, map(given, row["moved"])), None)
         place = folder = stated or (row["folder"].replace("~", home) if home else "")
         while not self.root.is_dir(place) and place not in ("", "/"):

@@ -103,9 +103,9 @@ def _unknown(facts: Facts) -> Iterator[Finding]:
 
 
 def cu502(facts: Facts) -> Iterator[Finding]:
-    """Variables that hide the GPU from one framework, or some from all."""
+    """Variables that keep one framework from the GPU, or hide GPUs from all."""
     for name, row in table("environments")["switches"].items():
-        framework = facts.framework(row["framework"])
+        framework = next(filter(None, map(facts.framework, row["frameworks"])), None)
         value = facts.environment.variables.get(name, "")
         if framework and not framework.without_cuda and re.fullmatch(row["off"], value):
             title = f"{name}={value}: {framework.name} does not use the GPU"

@@ -97,12 +97,17 @@ class Core(Peer):
         memory = (ctypes.c_ubyte * like.nbytes).from_address(int(made.handle))
         return made, np.frombuffer(memory, like.dtype).reshape(like.shape)
 
+    def stream(self, number: int = 0) -> Any:
+        if number:
+            raise NotImplementedError  # its memory here is the first GPU's
+        return self.gpu.create_stream()
+
     def issue(self, target: Any, source: Any, stream: Any = None) -> Call:
-        own = self.own
+        own = stream or self.own
         return lambda: target.copy_from(source, stream=own)
 
     def wait(self, stream: Any = None) -> Call:
-        return self.own.sync  # type: ignore[no-any-return]
+        return (stream or self.own).sync  # type: ignore[no-any-return]
 
     rows_way = "utils.copy_batch"
 

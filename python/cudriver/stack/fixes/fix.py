@@ -19,6 +19,7 @@ OF_SYSTEM = (
     "environment and install what you need there."
 )
 DPKG = "/usr/lib/python3/dist-packages"  # Debian's packages, and nobody else's
+# A folder that is some Python's, as no folder of pip's --target is.
 _OF_PYTHON = re.compile(r"/lib\d*/python3[^/]*/(?:site|dist)-packages\Z")
 CONDA = ("conda", "mamba", "micromamba", "pixi")
 INDEX = "https://download.pytorch.org/whl"

@@ -1,5 +1,5 @@
 """What keeps Python from an environment's packages: another interpreter, a module in front of the
-standard library's, code that ends every start.
+standard library's or where programs are started, code that ends every start or moves sys.path.
 """
 
 from __future__ import annotations

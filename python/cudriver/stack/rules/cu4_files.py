@@ -36,7 +36,7 @@ from cudriver.stack.text import quote
 from cudriver.stack.versions import newer
 
 _BUILTINS = "libnvrtc-builtins.so."
-MANY = 10  # sources
+MANY = 10  # sources of a package that nobody edits by hand
 CUT = "Bus error"  # as a shell says it where what is mapped is not there
 
 
@@ -68,11 +68,15 @@ def cu404(facts: Facts) -> Iterator[Finding]:
             yield _hidden(facts, dist, max(faults, key=lambda fault: fault.proven))
         else:
             yield _not_as_brought(facts, dist, faults)
-    for name in dict.fromkeys(fault.distribution for fault in edited):
-        sources = [f for f in edited if f.distribution == name and f.file.endswith(".py")]
-        if len(sources) >= MANY and (dist := facts.distribution(name)) is not None:
-            yield _of_several(facts, dist, sources)
-            edited = [fault for fault in edited if fault not in sources]
+    sources: dict[str, list[FileFault]] = {}
+    for fault in edited:
+        if fault.file.endswith(".py"):
+            sources.setdefault(fault.distribution, []).append(fault)
+    mixed = {name: found for name, found in sources.items() if len(found) >= MANY}
+    for name, found in mixed.items():
+        if (dist := facts.distribution(name)) is not None:
+            yield _of_several(facts, dist, found)
+    edited = [f for f in edited if f.distribution not in mixed or not f.file.endswith(".py")]
     if edited:  # by somebody, and sound: one note for all of them
         title = f"{_files(edited)} not what was installed, and sound"
         evidence = [fault.evidence for fault in edited[:SHOWN]]

@@ -47,6 +47,10 @@ SWEPT = "any size, 4 KiB to 4 GiB, any path: {}, {}"
 PEERS = ("driver", "PyTorch", "CuPy", "cuda-core")
 LOCKED = "page-locked 48 GiB with `pieces=True`; the longest wait of another process and thread"
 EXPERTS = "a mixture of experts, 16 GiB of bfloat16 in 14,004 tensors in 4 files in memory"
+SMALL = "page-locked copies of 4 KiB, 64 KiB, 1 and 16 MiB beside 1 GiB in the same direction"
+READ = "`copy_async` of ordinary memory until it returns, the source read"
+SAVED = "`save_safetensors`, 16 GiB of 14,004 device arrays into a file"
+BLOCKS = "blocks of 4 KiB to 1 MiB, as in vllm#48936: naive, batch, swap and Triton"
 LINES = (
     Line("plain NumPy array to device, 1-2 GiB: 1 GiB",
          "ordinary array to the GPU, 1 GiB", "普通数组到 GPU，1 GiB"),
@@ -56,11 +60,10 @@ LINES = (
          "`a.T` of an ordinary array to the GPU, 512 MiB", "普通数组的 `a.T` 到 GPU，512 MiB"),
     Line("pinned array to or from device, 1 GiB: up",
          "page-locked array to the GPU, 1 GiB", "页锁定数组到 GPU，1 GiB"),
-    Line("page-locked copies of 4 KiB, 64 KiB, 1 and 16 MiB beside 1 GiB in the same direction: "
-         "up, 64 KiB",
+    Line(f"{SMALL}: up, 64 KiB",
          "64 KiB to the GPU while 1 GiB is on its way there",
          "1 GiB 正传往 GPU 时，再传 64 KiB"),
-    Line("`copy_async` of ordinary memory until it returns, the source read: 256 MiB",
+    Line(f"{READ}: 256 MiB",
          "`copy_async` of an ordinary 256 MiB until it returns, the source read",
          "普通 256 MiB 的 `copy_async`，直到返回，来源已读完"),
     Line("`copy_rows`, 4,096 random rows of a page-locked GiB: 4 KiB up",
@@ -74,10 +77,44 @@ LINES = (
     Line(f"{EXPERTS}: as PyTorch's tensors",
          "14,004 tensors of four safetensors files in memory",
          "内存中四个 safetensors 文件的 14,004 个张量"),
-    Line("`save_safetensors`, 16 GiB of 14,004 device arrays into a file: in memory",
+    Line(f"{SAVED}: in memory",
          "14,004 device arrays into a safetensors file in memory",
          "14,004 个设备数组写入内存中的 safetensors 文件"),
 )  # fmt: skip
+WAYS_OF = (("up", "to the GPU", "到 GPU"), ("down", "from the GPU", "从 GPU"))
+#: What one part of a program does to the others: all rows, of the newest run.
+NEIGHBOURS = (
+    *(Line(f"{SMALL}: {way}, {size}",
+           f"{size} {en}, beside 1 GiB on the same way", f"{zh} {size}，旁边有 1 GiB 同向传输")
+      for way, en, zh in WAYS_OF for size in ("4 KiB", "64 KiB", "1 MiB", "16 MiB")),
+    *(Line(f"{row}: {size}", f"`copy_async` of an ordinary {size} until it returns, {en}",
+           f"普通 {size} 的 `copy_async`，直到返回，{zh}")
+      for row, en, zh in ((READ, "idle stream", "空闲的流"),
+                          ("the same on a stream that is busy for 50 ms",
+                           "stream busy for 50 ms", "忙 50 ms 的流"))
+      for size in ("4 KiB", "1 MiB", "36.75 MiB", "256 MiB")),
+    Line("256 MiB with `borrow=True` until it returns",
+         "256 MiB with `borrow=True` until it returns", "256 MiB，`borrow=True`，直到返回"),
+    Line("feeding 8 plain batches of 36.8 MiB while the GPU computes for 77.6 ms",
+         "feeding 8 ordinary batches of 36.8 MiB while the GPU computes",
+         "GPU 计算时送入 8 批普通数组，每批 36.8 MiB"),
+    Line(LOCKED, "page-locking 32 GiB with `pieces=True`", "以 `pieces=True` 页锁定 32 GiB"),
+    Line(f"{LOCKED}: wait of another process", "longest wait of another process meanwhile",
+         "其间另一进程的最长等待"),
+    Line(f"{LOCKED}: wait of another thread", "longest wait of another thread meanwhile",
+         "其间另一线程的最长等待"),
+    Line(f"{SAVED}: in memory", "`save_safetensors` of 14,004 device arrays, in memory",
+         "`save_safetensors` 写 14,004 个设备数组，在内存中"),
+    Line(f"{SAVED}: on the disk, `fsync=True`", "the same on the disk, `fsync=True`",
+         "同上，写到磁盘，`fsync=True`"),
+    *(Line(f"{BLOCKS}: {size} {way}", f"blocks of {size} {en}, as in vllm#48936",
+           f"vllm#48936 的 {size} 块，{zh}")
+      for size in ("4 KiB", "16 KiB", "64 KiB", "256 KiB", "1 MiB") for way, en, zh in WAYS_OF),
+)  # fmt: skip
+NEWEST = {
+    "en": "The newest run alone ({}), what one part of a program does to the others:",
+    "zh": "仅最近一次运行（{}），程序的一部分对其他部分的影响：",
+}
 ACROSS = "from one GPU to another, 1 GiB (NVLink): {}"
 BESIDE = "two GPUs: 64 KiB beside 1 GiB of the other GPU's, or between the two: {}"
 RANKS = "two GPUs: two ranks load one set of weight files, a half of each matrix each: {}"
@@ -113,7 +150,7 @@ HEADS = {
 }
 WAYS = {
     "in one piece": "一次锁定", "arrays of one GPU": "同一块 GPU 的数组",
-    "parallel write": "并行写入",
+    "parallel write": "并行写入", "batch": "批量调用", "computation alone": "仅计算",
 }  # fmt: skip
 #: Our own other ways, and what is no library's.
 UNLISTED = ("pinned_empty_async", "NumPy", "cuda-bindings")
@@ -177,10 +214,10 @@ def commit() -> str:
 
 def write(rows: list[Row], machine: str, versions: dict[str, str], numpy_ms: float) -> Path:
     """The file of this run, named by its day and its GPUs."""
-    day = time.strftime("%Y-%m-%d", time.gmtime())
+    now = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
     gpu = machine.partition(" (")[0].replace("NVIDIA ", "").replace(" ", "")
-    path = HOSTS / f"{day}-{gpu}-{commit() or 'unknown'}.json"
-    about = {"date": day, "commit": commit(), "machine": machine,
+    path = HOSTS / f"{now[:10]}-{gpu}-{commit() or 'unknown'}.json"
+    about = {"date": now, "commit": commit(), "machine": machine,
              "numpy_import_ms": round(numpy_ms, 1), "versions": versions}  # fmt: skip
     text = json.dumps({**about, "figures": figures(rows)}, indent=1, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")
@@ -192,7 +229,8 @@ def write(rows: list[Row], machine: str, versions: dict[str, str], numpy_ms: flo
 
 def hosts() -> list[dict[str, Any]]:
     """What the runs wrote, oldest first."""
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(HOSTS.glob("*.json"))]
+    runs = [json.loads(path.read_text(encoding="utf-8")) for path in HOSTS.glob("*.json")]
+    return sorted(runs, key=lambda run: (run["date"], run["commit"]))
 
 
 def values(row: str, who: str, runs: list[dict[str, Any]]) -> list[float]:
@@ -257,6 +295,8 @@ def tables(language: str, runs: list[dict[str, Any]]) -> str:
         for size in SIZES
     ]  # fmt: skip
     out += ["", table(LINES, language, runs), "", report.table(list(SIZE_HEADS[language]), sizes)]
+    newest = f"{runs[-1]['date']}, `{runs[-1]['commit']}`"
+    out += ["", NEWEST[language].format(newest), "", table(NEIGHBOURS, language, runs[-1:])]
     return "\n".join(out) + "\n"
 
 

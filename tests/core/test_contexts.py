@@ -277,7 +277,7 @@ def test_closing_what_things_live_in(cu) -> None:
         things = [cu.device_empty(4), cu.Stream(), cu.Event()]
     while things:
         many = len(things) > 1
-        told = "arrays, streams or events use it" if many else "array, stream or event uses it"
+        told = "arrays, streams or events live in it" if many else "array, stream or event lives in it"
         with pytest.raises(cu.InvalidContextError, match=f": {len(things)} {told}"):
             context.close()
         things.pop().close()
@@ -629,10 +629,10 @@ def test_primary_flags(cu, driver, two_devices) -> None:
 
 #: What may live in a primary context, made there; and what a reset says of it.
 LIVING: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "an array": (lambda cu: cu.device_zeros(8), "1 array, stream or event uses it"),
-    "a view": (lambda cu: cu.device_zeros(8)[2:], "1 array, stream or event uses it"),
-    "streams": (lambda cu: [cu.Stream(), cu.Stream()], "2 arrays, streams or events use it"),
-    "an event": (lambda cu: cu.Event(), "1 array, stream or event uses it"),
+    "an array": (lambda cu: cu.device_zeros(8), "1 array, stream or event lives in it"),
+    "a view": (lambda cu: cu.device_zeros(8)[2:], "1 array, stream or event lives in it"),
+    "streams": (lambda cu: [cu.Stream(), cu.Stream()], "2 arrays, streams or events live in it"),
+    "an event": (lambda cu: cu.Event(), "1 array, stream or event lives in it"),
     # large enough for a region of its own, which is registered there
     "pinned": (lambda cu: cu.pinned_full(1 << 18, 7.0), "page-locked memory of arrays, pins or c"),
     "a pin": (lambda cu: cu.pin(np.zeros(9000)), "page-locked memory of arrays, pins or copies"),

@@ -467,7 +467,7 @@ def test_a_close_that_is_refused_names_the_copy_of_a_view(held: Any) -> None:
     held.settle()
     held.hold()
     copied = cu.copy_async(array[:50], source, cu.Stream())
-    with pytest.raises(ValueError, match="an asynchronous copy use it; wait"):
+    with pytest.raises(ValueError, match="an asynchronous copy uses it; wait"):
         array.close()
     held.release()
     copied.wait()

@@ -42,7 +42,7 @@ def test_an_array_goes_out_and_comes_back() -> None:
     assert tensor.tensor.data == array[1:].pointer
     assert tuple(tensor.tensor.shape[:2]) == (3, 6)
     assert tuple(tensor.tensor.strides[:2]) == (6, 1)
-    with pytest.raises(ValueError, match="1 view and another library's array"):
+    with pytest.raises(ValueError, match="1 view uses it and another library's array"):
         array.close()
     assert table().to_object(ctypes.addressof(tensor), ctypes.byref(made)) == 0
     again = ctypes.cast(made, ctypes.py_object).value

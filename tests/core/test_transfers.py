@@ -723,7 +723,7 @@ def test_memory_of_which_a_copy_that_is_over_held_a_view_can_be_closed(sim: Any)
     stream = cu.Stream()
     sim.hold()
     cu.copy_async(there[:100], source[:100], stream)
-    with pytest.raises(ValueError, match="1 view and an asynchronous copy use it; wait"):
+    with pytest.raises(ValueError, match="1 view uses it and an asynchronous copy uses it; wait"):
         there.close()
     cu.copy_async(there[100:200], source[:100], stream)
     sim.release()

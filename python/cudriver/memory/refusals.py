@@ -185,20 +185,21 @@ def used(thing: object, call: str, children: int, calls: int, exports: int, work
     """Raise who uses what a call would close: children (a context's arrays, streams and events, an
     array's views), running calls, tensors of DLPack, work in flight. For the core.
     """
-    context = isinstance(thing, _core.Context)
-    kinds = ("array, stream or event", "arrays, streams or events")
-    kind = (kinds if context else ("view", "views"))[children > 1]
-    users = [f"{children} {kind}"] if children else []
+    context, many = isinstance(thing, _core.Context), children > 1
+    users = []
+    if children and context:
+        kind = "arrays, streams or events live" if many else "array, stream or event lives"
+        users.append(f"{children} {kind} in it")
+    elif children:
+        users.append(f"{children} {'views use' if many else 'view uses'} it")
     if calls:
-        users.append("a running call")
+        users.append("a running call uses it")
     if exports:
         times = f"{exports} time{'s' * (exports > 1)}"
-        users.append(f"another library's array (exported {times} by DLPack)")
+        users.append(f"another library's array (exported {times} by DLPack) uses it")
+    hint = " (see live_allocations())" if context and children else ""
     if work and not (context and users):  # of a context with users it is their calls
-        users.append("an asynchronous copy")
-    who = " and ".join(users)
-    uses = "use" if children > 1 or len(users) > 1 else "uses"
-    hint = "; wait() for that first" if users[-1] == "an asynchronous copy" else ""
-    hint = " (see live_allocations())" if context and children else hint
+        users.append("an asynchronous copy uses it")
+        hint = "; wait() for that first"
     error = InvalidContextError if context else ValueError
-    raise error(f"cannot {call} {thing!r}: {who} {uses} it{hint}")
+    raise error(f"cannot {call} {thing!r}: {' and '.join(users)}{hint}")

@@ -243,6 +243,7 @@ def kind(value: Any) -> str:
 
 
 def main() -> int:
+    gc.freeze()  # a child collects what it made
     failed = 0
     wanted = sys.argv[1:]
     for name, function in sorted(functions().items()):

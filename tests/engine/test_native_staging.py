@@ -24,9 +24,9 @@ pytestmark = native_build.each_build
 # scenario: rounds plainly, under a sanitizer. As `staging_test` prints them: a test holds the two
 # together.
 SCENARIOS = {
-    "blocking": (150, 100),
-    "async": (150, 40),
-    "ordered": (80, 24),
+    "blocking": (75, 100),
+    "async": (75, 40),
+    "ordered": (40, 24),
     "threads": (40, 8),
     "shared": (20, 4),
     "closing": (12, 3),
@@ -37,7 +37,7 @@ SCENARIOS = {
     "shutdown": (1, 1),
     "old": (60, 16),
     "sizes": (1, 0),
-    "between": (150, 30),
+    "between": (75, 30),
     "unknown": (1, 1),
     "refused": (1, 1),
     "lost": (1, 1),

@@ -43,6 +43,7 @@ def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.apart
 def test_by_the_processes_of_make(tmp_path: Path) -> None:
     """One that hangs dies, so that both are tested."""
     pytest.importorskip("xdist")

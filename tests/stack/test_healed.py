@@ -14,6 +14,8 @@ import pytest
 
 from cudriver.stack import inspect
 
+pytestmark = pytest.mark.apart
+
 VERSION = "def parts(text):\n    return [int(part) for part in text.split('.')]\n"
 JAX = VERSION + (
     "import jaxlib\nif parts(jaxlib.__version__) < [0, 7, 2]:\n"

@@ -145,7 +145,7 @@ def build(layout: dict[str, object], root: Path, stock: Stock) -> Path:
 
 
 @settings(
-    max_examples=int(os.environ.get("CUDRIVER_EXAMPLES", "150")),
+    max_examples=int(os.environ.get("CUDRIVER_EXAMPLES", "75")),
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

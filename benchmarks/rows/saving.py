@@ -36,6 +36,15 @@ def safetensors(tensors: dict[str, Any], path: Path, fsync: bool) -> None:
             os.fsync(file.fileno())
 
 
+def distributed(tensors: dict[str, Any], path: Path, fsync: bool) -> None:
+    """PyTorch's distributed checkpoint, of this process alone: a folder with a file a thread."""
+    from torch.distributed import checkpoint
+
+    threads = cu.host_memory_stats().copy_threads
+    writer = checkpoint.FileSystemWriter(path, sync_files=fsync, thread_count=threads)
+    checkpoint.save(tensors, storage_writer=writer, no_dist=True)
+
+
 def parallel_write(data: memoryview, size: int, path: Path, fsync: bool) -> None:
     """As many bytes, by as many threads as ours has, and nothing else."""
     threads = cu.host_memory_stats().copy_threads
@@ -51,6 +60,7 @@ def parallel_write(data: memoryview, size: int, path: Path, fsync: bool) -> None
 
 
 def forget(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)  # of who makes a folder
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
 
@@ -82,6 +92,9 @@ def many(bench: Bench) -> list[Part]:
 
             tensors = {name: torch.from_dlpack(array) for name, array in arrays.items()}
             made.makers["safetensors"] = partial(work, partial(safetensors, tensors))
+            made.makers["torch.distributed.checkpoint"] = partial(
+                work, partial(distributed, tensors)
+            )
         return made
 
     parts = []

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -243,7 +242,7 @@ def middle(row: str, who: str, runs: list[dict[str, Any]]) -> str:
     return report.number(statistics.median(found)) if found else ""
 
 
-def line(shown: Line, language: str, runs: list[dict[str, Any]]) -> list[str] | None:
+def line(shown: Line, language: str, runs: list[dict[str, Any]], most: int) -> list[str] | None:
     """The cells of a row; None where no host has it."""
     units = [run["figures"][shown.row]["unit"] for run in runs if shown.row in run["figures"]]
     ours = values(shown.row, "cudriver", runs)
@@ -256,25 +255,27 @@ def line(shown: Line, language: str, runs: list[dict[str, Any]]) -> list[str] | 
         middle(shown.row, "cudriver", runs),
         f"{low}{until}{high}" if len(ours) > 1 else "",
         *(middle(shown.row, who, runs) for who in PEERS),
-        another(shown.row, language, runs, best=min if units[-1] in ("us", "ms") else max),
+        others(shown.row, language, runs, most, faster=units[-1] not in ("us", "ms")),
     ]
 
 
-def another(row: str, language: str, runs: list[dict[str, Any]], best: Callable[..., str]) -> str:
-    """The best contestant of a row that has no column, with its figure."""
+def others(row: str, language: str, runs: list[dict[str, Any]], most: int, *, faster: bool) -> str:
+    """The best contestants of a row that have no column, with their figures."""
     seen = {who for run in runs for who in run["figures"].get(row, {})}
     left = sorted(seen - {"unit", "cudriver", "pinned", *UNLISTED, *PEERS})
-    if not left:
-        return ""
-    who = best(left, key=lambda who: statistics.median(values(row, who, runs)))
-    name = who.removeprefix("pinned_empty, ")
-    shown = "{}（{}）" if language == "zh" else "{} ({})"
-    return shown.format(middle(row, who, runs), WAYS.get(name, name) if language == "zh" else name)
+    left.sort(key=lambda who: statistics.median(values(row, who, runs)), reverse=faster)
+    shown, comma = ("{}（{}）", "，") if language == "zh" else ("{} ({})", ", ")
+    cells = []
+    for who in left[:most]:
+        name = who.removeprefix("pinned_empty, ")
+        name = WAYS.get(name, name) if language == "zh" else name
+        cells.append(shown.format(middle(row, who, runs), name))
+    return comma.join(cells)
 
 
-def table(lines: tuple[Line, ...], language: str, runs: list[dict[str, Any]]) -> str:
-    """The rows; without the columns that none of them fills."""
-    rows = [cells for shown in lines if (cells := line(shown, language, runs))]
+def table(lines: tuple[Line, ...], language: str, runs: list[dict[str, Any]], most: int = 1) -> str:
+    """The rows; without the columns that none of them fills. `most` contestants share the last."""
+    rows = [cells for shown in lines if (cells := line(shown, language, runs, most))]
     filled = [at for at in range(len(HEADS[language])) if any(row[at] for row in rows)]
     return report.table(
         [HEADS[language][at] for at in filled], [[row[at] for at in filled] for row in rows]
@@ -296,7 +297,7 @@ def tables(language: str, runs: list[dict[str, Any]]) -> str:
     ]  # fmt: skip
     out += ["", table(LINES, language, runs), "", report.table(list(SIZE_HEADS[language]), sizes)]
     newest = f"{runs[-1]['date']}, `{runs[-1]['commit']}`"
-    out += ["", NEWEST[language].format(newest), "", table(NEIGHBOURS, language, runs[-1:])]
+    out += ["", NEWEST[language].format(newest), "", table(NEIGHBOURS, language, runs[-1:], most=4)]
     return "\n".join(out) + "\n"
 
 

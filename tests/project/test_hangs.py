@@ -36,7 +36,8 @@ def test_fails_and_hangs(end): raise ValueError
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     (folder / "test_made.py").write_text(TESTS_THAT_HANG)
     command = [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", "--rootdir", folder]
-    command += ["-p", "conftest", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=1"]
+    # Of the seconds setting up takes two on a busy machine.
+    command += ["-p", "conftest", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=4"]
     environ = os.environ | {"PYTHONPATH": str(TESTS)}
     return subprocess.run(
         [*command, *options], cwd=folder, env=environ, capture_output=True, text=True, timeout=200

@@ -22,7 +22,7 @@ from html import unescape
 from pathlib import Path
 
 from elfkit import compile_c
-from stack.synth import LINUX, Prefix, toolkit
+from stack.synth import LINUX, Prefix, recorded, toolkit
 
 TRAIN, EVAL = "/srv/envs/train", "/srv/envs/eval"
 OLD = "12.1.105"
@@ -149,12 +149,15 @@ def pytorch(prefix: Prefix) -> None:
 def install_nvjitlink(root: Path, version: str) -> None:
     """What `/srv/envs/train/bin/python -m pip install nvidia-nvjitlink-cu12==VERSION` leaves."""
     (site,) = (root / TRAIN.lstrip("/")).glob("lib/python*/site-packages")
-    nvjitlink(site / "nvidia/nvjitlink/lib/libnvJitLink.so.12", version)
+    name = "nvidia/nvjitlink/lib/libnvJitLink.so.12"
+    data = nvjitlink(site / name, version).read_bytes()
     (old,) = site.glob("nvidia_nvjitlink_cu12-*.dist-info")
+    new = site / f"nvidia_nvjitlink_cu12-{version}.dist-info"
+    (old / "RECORD").write_text(f"{recorded(name, data)}\n{new.name}/RECORD,,\n")
     metadata = old / "METADATA"
     text = re.sub(r"(?m)^Version: .*", f"Version: {version}", metadata.read_text())
     metadata.write_text(text)
-    old.rename(site / f"nvidia_nvjitlink_cu12-{version}.dist-info")
+    old.rename(new)
 
 
 def make(root: Path) -> None:

@@ -41,6 +41,12 @@ def loader_for(
     return loader
 
 
+def recorded(path: str, data: bytes) -> str:
+    """The line of a RECORD."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    return f"{path},sha256={digest},{len(data)}"
+
+
 class Prefix:
     """A virtual environment that nothing runs in, below `root` (a whole file system's or "/")."""
 
@@ -124,9 +130,7 @@ class Prefix:
             file.parent.mkdir(parents=True, exist_ok=True)
             if isinstance(content, bytes):
                 file.write_bytes(content)
-            data = file.read_bytes()
-            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-            record.append(f"{path},sha256={digest},{len(data)}")
+            record.append(recorded(path, file.read_bytes()))
         (info / "RECORD").write_text("\n".join([*record, f"{info.name}/RECORD,,"]) + "\n")
         return info
 

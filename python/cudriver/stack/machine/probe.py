@@ -95,7 +95,7 @@ class Probe:
         if self._child is not None:
             output, self.error = self._child.join()
             self._child = None
-            for line in output.splitlines():
+            for line in output.decode("utf-8", "replace").splitlines():
                 name, sign, value = line.partition("=")
                 if sign:
                     self.values.setdefault(name, []).append(value)

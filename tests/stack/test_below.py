@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import socket
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,20 +18,11 @@ import cudriver as cu
 from cudriver import _elf, _regular
 from cudriver.stack import find_environments, inspect
 from cudriver.stack.loader.search import Loader
-from cudriver.stack.roots import below
 from cudriver.stack.roots.below import Below
 from cudriver.stack.roots.rootfs import Root
 from elfkit import compile_c
 
 SECRET = "of the host"
-
-
-@pytest.fixture(params=["openat2", "steps"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """With the kernel's call, and without it."""
-    if request.param == "steps":
-        monkeypatch.setattr(below, "_openat2", lambda folder: None)
-    return str(request.param)
 
 
 @pytest.fixture
@@ -64,7 +56,7 @@ LOOKS: list[Callable[[Root], object]] = [
 
 
 @pytest.mark.parametrize("look", range(len(LOOKS)))
-def test_what_was_looked_up_opens_nothing_later(top: Path, way: str, look: int) -> None:
+def test_what_was_looked_up_opens_nothing_later(top: Path, look: int) -> None:
     root = Root(str(top / "root"))
     assert root.is_file("/d/file")
     assert root.resolve("/d/sub") == "/d/sub"
@@ -72,7 +64,7 @@ def test_what_was_looked_up_opens_nothing_later(top: Path, way: str, look: int) 
     assert not LOOKS[look](root)
 
 
-def test_a_folder_that_becomes_a_link_is_not_listed(top: Path, way: str) -> None:
+def test_a_folder_that_becomes_a_link_is_not_listed(top: Path) -> None:
     root = Root(str(top / "root"))
     assert root.folders("/d") == ["sub"]
     swap(top)
@@ -82,8 +74,7 @@ def test_a_folder_that_becomes_a_link_is_not_listed(top: Path, way: str) -> None
 
 
 def test_a_walk_that_is_overtaken_stays_inside(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The swap comes between any two calls of a walk by steps."""
-    monkeypatch.setattr(below, "_openat2", lambda folder: None)
+    """The swap comes between any two calls of a walk."""
     seen = set()
     for late in range(8):
         work = top / str(late)
@@ -108,7 +99,7 @@ def overtaken(top: Path, late: int, monkeypatch: pytest.MonkeyPatch) -> str | No
         return root.text("/d/file")
 
 
-def test_a_library_is_not_opened_again_through_a_link(tmp_path: Path, way: str) -> None:
+def test_a_library_is_not_opened_again_through_a_link(tmp_path: Path) -> None:
     """Its blocks are dropped between two looks; the link leads to the very same file."""
     (tmp_path / "root/d").mkdir(parents=True)
     (tmp_path / "host").mkdir()
@@ -174,18 +165,29 @@ def words(draw: random.Random) -> str:
     return draw.choice(["", "/"]) + ("/".join(parts) or ".")
 
 
+class Kernel:
+    """openat2(2) with RESOLVE_IN_ROOT: the kernel's own walk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+        self.call = ctypes.CDLL(None, use_errno=True).syscall
+
+    def open(self, path: str, flags: int) -> int:
+        how = struct.pack("=QQQ", flags | os.O_CLOEXEC, 0, 0x10)  # struct open_how
+        found: int = self.call(437, self.folder, os.fsencode(path), how, len(how))
+        if found < 0:
+            raise OSError(ctypes.get_errno(), path)
+        return found
+
+
 @pytest.mark.parametrize("seed", range(30))
-def test_steps_as_the_kernel_walks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_steps_as_the_kernel_walks(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     (tmp_path / "root").mkdir()
     tree(tmp_path / "root", draw)
-    kernel = Below(str(tmp_path / "root"))
-    if kernel._openat2 is None:
+    kernel, steps = Kernel(tmp_path / "root"), Below(str(tmp_path / "root"))
+    if outcome(kernel, "/", os.O_PATH) == errno.ENOSYS:
         pytest.skip("this kernel has no openat2 to compare with")
-    monkeypatch.setattr(below, "_openat2", lambda folder: None)
-    steps = Below(str(tmp_path / "root"))
     read, folder = os.O_RDONLY, os.O_RDONLY | os.O_DIRECTORY
     found = 0
     for _ in range(200):
@@ -195,15 +197,16 @@ def test_steps_as_the_kernel_walks(
             assert answers[0] == answers[1], (path, flags)
             found += not isinstance(answers[0], int)
         if not isinstance(outcome(kernel, path, os.O_PATH), int):
-            resolved = kernel.resolve(path)
+            resolved = steps.resolve(path)
             assert outcome(kernel, resolved, os.O_PATH | os.O_NOFOLLOW) == outcome(
                 kernel, path, os.O_PATH
             )
             assert not {"", ".", ".."} & set(resolved.split("/")[1:] if resolved != "/" else [])
     assert found > 20
+    os.close(kernel.folder)
 
 
-def outcome(root: Below, path: str, flags: int) -> int | tuple[int, int]:
+def outcome(root: Below | Kernel, path: str, flags: int) -> int | tuple[int, int]:
     """What was opened, or the errno."""
     try:
         descriptor = root.open(path, flags)
@@ -216,7 +219,7 @@ def outcome(root: Below, path: str, flags: int) -> int | tuple[int, int]:
 
 
 @pytest.mark.parametrize("count", [40, 41])
-def test_as_many_links_as_the_kernel_follows(tmp_path: Path, way: str, count: int) -> None:
+def test_as_many_links_as_the_kernel_follows(tmp_path: Path, count: int) -> None:
     (tmp_path / "0").write_text("text")
     for number in range(count):
         (tmp_path / str(number + 1)).symlink_to(str(number))
@@ -227,7 +230,7 @@ def test_as_many_links_as_the_kernel_follows(tmp_path: Path, way: str, count: in
         assert (told, error.errno) == (None, errno.ELOOP)
 
 
-def test_no_descriptor_stays_open(top: Path, way: str) -> None:
+def test_no_descriptor_stays_open(top: Path) -> None:
     (top / "root/circle").symlink_to("circle")
     root = Root(str(top / "root"))
     before = os.listdir("/proc/self/fd")
@@ -242,7 +245,7 @@ def test_no_descriptor_stays_open(top: Path, way: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["nul\0", "x" * 300, "d/" * 3000])
-def test_names_that_no_file_can_have(top: Path, way: str, name: str) -> None:
+def test_names_that_no_file_can_have(top: Path, name: str) -> None:
     root = Root(str(top / "root"))
     assert root.text(f"/{name}") is None
     assert root.names(f"/{name}") == []
@@ -274,9 +277,7 @@ def opened(tmp_path: Path) -> Iterator[Callable[[], int]]:
     os.close(notes)
 
 
-def test_a_fifo_in_an_image_is_not_opened(
-    tmp_path: Path, way: str, opened: Callable[[], int]
-) -> None:
+def test_a_fifo_in_an_image_is_not_opened(tmp_path: Path, opened: Callable[[], int]) -> None:
     for root, path in ((Root(str(tmp_path)), "/odd"), (Root("/"), str(tmp_path / "odd"))):
         assert root.text(path) is None
         assert root.names(path) == []
@@ -333,7 +334,7 @@ def test_sockets_and_folders_are_no_files(tmp_path: Path) -> None:
 
 
 def test_without_proc_the_file_is_opened_by_its_path(
-    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("text")
     (tmp_path / "other").write_text("other")

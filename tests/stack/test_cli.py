@@ -396,7 +396,7 @@ def test_no_answer_to_observe_is_3(cpu_torch):
     assert run("check", str(prefix), *machine).returncode == 0
     done = run("check", str(prefix), *machine, "--observe")
     assert done.returncode == 3
-    assert "the interpreter ended with status 4 and no answer" in done.stdout
+    assert "the interpreter ended with exit code 4" in done.stdout
     assert done.stdout.splitlines()[-2:] == [
         "could not tell",
         "  the environment's Python gave --observe no answer",

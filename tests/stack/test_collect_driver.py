@@ -308,13 +308,13 @@ class TestChild:
         return Child([sys.executable, "-I", "-S", "-c", code], {}, limit).join()
 
     def test_output_and_exit_code(self):
-        assert self.run("print('a')") == ("a\n", None)
-        assert self.run("import sys; print('a'); sys.exit(3)") == ("a\n", "ended with exit code 3")
+        assert self.run("print('a')") == (b"a\n", None)
+        assert self.run("import sys; print('a'); sys.exit(3)") == (b"a\n", "ended with exit code 3")
 
     def test_one_that_says_nothing_for_a_while_is_waited_for(self):
         """A driver may take seconds to start."""
         script = "import time; time.sleep(1.3); print('here')"
-        assert self.run(script, limit=60.0) == ("here\n", None)
+        assert self.run(script, limit=60.0) == (b"here\n", None)
 
     def test_endless_output_ends(self):
         output, error = self.run("while True: print('x' * 1000)", limit=5.0)
@@ -326,7 +326,7 @@ class TestChild:
             output, error = self.run("import os, time; os.close(1); time.sleep(60)", limit=limit)
             if error == f"did not end within {limit:g} s":
                 break
-        assert (output, error) == ("", f"did not end within {limit:g} s")
+        assert (output, error) == (b"", f"did not end within {limit:g} s")
 
     def test_no_end_of_its_output(self):
         assert (

@@ -61,7 +61,7 @@ def test_both_formats_of_a_cache(tmp_path: Path, form: str, count: int) -> None:
     raw = (tmp_path / "etc/ld.so.cache").read_bytes()
     assert raw.startswith(glibc.Cache.NEW if form == "new" else glibc.Cache.OLD)
     if form == "old":
-        with pytest.raises(glibc.CacheError, match=r"no glibc-ld\.so\.cache1\.1 header"):
+        with pytest.raises(ValueError, match="no whole cache"):
             glibc.Cache(raw)
         return
     cache = cache_of(tmp_path)
@@ -105,7 +105,7 @@ def test_an_empty_cache_is_one(tmp_path: Path) -> None:
     ldconfig(tmp_path, "-c", "new")
     header = (tmp_path / "etc/ld.so.cache").read_bytes()[:48]
     assert glibc.Cache(header[:20] + bytes(8) + header[28:32] + bytes(16)).lookup("x", FLAGS) == []
-    with pytest.raises(glibc.CacheError, match="cut off in its header"):
+    with pytest.raises(ValueError, match="no whole cache"):
         glibc.Cache(header[:47])
 
 

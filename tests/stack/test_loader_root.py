@@ -324,29 +324,26 @@ NEW = b"glibc-ld.so.cache1.1"
 
 
 @pytest.mark.parametrize(
-    ("data", "why"),
+    "data",
     [
-        (b"", "no glibc-ld.so.cache1.1 header"),
-        (b"ld.so-1.7.0\0", "cut off in its header"),
-        (b"ld.so-1.7.0\0" + struct.pack("<I", 1 << 31), "no glibc-ld.so.cache1.1 header"),
-        (NEW, "cut off in its header"),
-        (b"x" * 100, "no glibc-ld.so.cache1.1 header"),
-        (NEW + struct.pack("<IIB3xI12x", 1 << 30, 10, 2, 0), "cut off in its entries"),
-        (
-            NEW + struct.pack("<IIB3xI12xiIIIQ", 1, 0, 2, 0, 1, 1 << 31, 1 << 31, 0, 0),
-            "a string is out of bounds",
-        ),
-        (NEW + struct.pack("<IIB3xI12x", 0, 0, 3, 0), "of a big-endian machine"),
+        b"",
+        b"ld.so-1.7.0\0",
+        b"ld.so-1.7.0\0" + struct.pack("<I", 1 << 31),
+        NEW,
+        NEW + struct.pack("<IIB3xI12x", 0, 0, 2, 0)[:27],
+        b"x" * 100,
+        NEW + struct.pack("<IIB3xI12x", 1 << 30, 10, 2, 0),
+        NEW + struct.pack("<IIB3xI12xiIIIQ", 1, 0, 2, 0, 1, 1 << 31, 1 << 31, 0, 0),
+        NEW + struct.pack("<IIB3xI12x", 0, 0, 3, 0),
     ],
 )
-def test_a_damaged_cache_is_a_problem_not_a_crash(tmp_path: Path, data: bytes, why: str) -> None:
+def test_a_damaged_cache_is_a_problem_not_a_crash(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/ld.so.cache").write_bytes(data)
     loader = Loader(str(tmp_path))
     search = loader.search("libx.so")
     assert search.error == "libx.so: cannot open shared object file: No such file or directory"
-    with pytest.raises(glibc.CacheError, match=why):
-        glibc.Cache(data).lookup("libx.so", (1,))
+    assert loader.cache is None
 
 
 def test_a_cache_cut_anywhere(image: Path, tmp_path: Path) -> None:
@@ -387,7 +384,7 @@ def test_a_cache_with_random_damage(image: Path, tmp_path: Path) -> None:
             cache = glibc.Cache(bytes(data))
             cache.lookup("libtwo.so.2", flags)
             sound += 1
-        except glibc.CacheError:
+        except ValueError:
             pass
     assert 300 < sound < 2990
 

@@ -125,7 +125,7 @@ def test_the_middle_is_left_out():
 
 
 def test_an_observation_without_an_answer_settles_nothing():
-    told = Observation({}, [], "no answer within 1 s")
+    told = Observation({}, [], "the interpreter gave no answer within 1 s")
     assert Report(samples.healthy(), [], observation=told).verdict == "unknown"
     nothing = Observation({}, [], "no framework to import")
     assert Report(samples.healthy(), [], observation=nothing).verdict == "consistent"
@@ -532,7 +532,7 @@ class TestWhyItCannotBeTold:
         for imports, error, verdict in (
             ({"mine": None}, None, "consistent"),
             ({"mine": "ImportError: no"}, None, "mismatch"),
-            ({}, "no answer within 3 s", "unknown"),
+            ({}, "the interpreter gave no answer within 3 s", "unknown"),
         ):
             seen = Observation(imports, [], error)
             known = but(of, imports=imports)

@@ -234,9 +234,9 @@ def test_what_was_observed_is_chinese(chinese):
     rows = [Row("a", "1", "1"), Row("b", "1", "2")]
     seen = Observation({"torch": "ImportError: x"}, rows)
     assert seen.summary() == "2 个值，1 个不同；import torch: ImportError: x"
-    dead = Observation({}, [], "the interpreter died of SIGSEGV")
-    assert dead.summary() == "解释器因 SIGSEGV 终止"
-    assert dead.to_dict()["error"] == "the interpreter died of SIGSEGV"
+    dead = Observation({}, [], "the interpreter crashed (SIGSEGV)")
+    assert dead.summary() == "解释器崩溃（SIGSEGV）"
+    assert dead.to_dict()["error"] == "the interpreter crashed (SIGSEGV)"
     facts = samples.healthy()
     facts.problems.append(Problem("/a", "is not text"))
     made = Report(facts, [], observation=seen)

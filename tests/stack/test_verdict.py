@@ -236,7 +236,7 @@ def test_another_toolkit_than_asked_for_fails_nothing():
 def test_an_import_that_ends_the_interpreter_leaves_nothing_known():
     """Which of them it was, and whether the others work, nobody saw."""
     cpu = but(ORT, variant="cpu", cuda=None)
-    died = Observation({}, [], "the interpreter died of SIGSEGV")
+    died = Observation({}, [], "the interpreter crashed (SIGSEGV)")
     of = report(torch(), JAX, cpu, load_faults=[lacking("jax", "import")], observation=died)
     assert states(of) == {"torch": NOT_KNOWN, "jax": FAILS, "onnxruntime": None}
     assert "? torch" in of.to_text()

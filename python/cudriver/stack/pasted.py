@@ -71,10 +71,9 @@ def _version(found: re.Match[str]) -> Answers:
 
 def glibc() -> str | None:
     """The release of this machine's C library; None where it is another one."""
-    try:
-        name, _, release = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
-    except (AttributeError, ValueError, OSError):
-        return None
+    from platform import libc_ver
+
+    name, release = libc_ver()
     return release if name == "glibc" else None
 
 

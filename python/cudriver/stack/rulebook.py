@@ -74,7 +74,9 @@ def match(text: str) -> list[Match]:
     """
     patterns: dict[str, dict[str, list[str]]] = table("rules/patterns")
     lines = [line[:LINE_LIMIT] for line in text.splitlines()]
-    lines = ["" if _of_python(line) else line for line in lines]
+    for at, named in enumerate(map(MISSING.search, lines)):
+        if named and named[1] in sys.stdlib_module_names:
+            lines[at] = ""  # a name is missing in the standard library: no package brings it
     if not lines:
         return []
     lowered = "\n".join(lines).lower()
@@ -90,12 +92,6 @@ def match(text: str) -> list[Match]:
         order = sorted(here, key=lambda rule: (rule.startswith("EX"), -here[rule]))
         found.update((rule, here[rule]) for rule in order)
     return [Match(rule, number + 1, lines[number].strip()) for rule, number in found.items()]
-
-
-def _of_python(line: str) -> bool:
-    """Whether a name is missing in the standard library: no package brings it."""
-    found = MISSING.search(line)
-    return found is not None and found[1] in sys.stdlib_module_names
 
 
 def _last_line(pattern: str, text: str, ends: list[int]) -> int:

@@ -14,7 +14,7 @@ from cudriver.stack.environment.markers import Markers, markers_of, normal, vers
 from cudriver.stack.facts import Distribution, Environment, Evidence, Requirement
 from cudriver.stack.record import Record, put
 from cudriver.stack.roots.rootfs import Root
-from cudriver.stack.tables import matters, table
+from cudriver.stack.tables import matters
 
 HEAD = 512 << 10  # bytes of METADATA that are read; headers are at its start
 COMPARED = 1000  # lines of a RECORD that are held against the disk where one package has two
@@ -22,21 +22,11 @@ COMPARED_BYTES = 2 << 20  # of a RECORD; that of a large framework has 1.5 MB
 CONDA_LIMIT = 32 << 20  # bytes; a record of 15,000 files has 5 MB
 
 VERSION_LIMIT = 200  # characters: every report repeats it
+LONGEST = 4096  # characters of a requirement
 _INFO = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._]*?)-(?P<version>[^-]+)(?:-py[\d.]+)?\Z")
-_REQUIRES = re.compile(
-    r"\s*(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*"
-    r"(?:\[(?P<extras>[^\]]*)\])?\s*(?P<specifier>[^;@]*)"
-    r"(?:;\s*(?P<marker>.*))?\Z"
-)
 _EXTRA = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")
-# The requirements that are read: those on such names, those that ask for extras (through which
-# others come to count), and those that are none. For headers in lower case: letters that are what
-# they are, first and everywhere, save the pattern's machinery most of its work.
-_REQUIREMENT = re.compile(
-    rb"\nrequires-dist:[ \t]*(?:(%s)|[a-z0-9._ \t-]+\[|[^a-z0-9 \t\r\n])"
-    % "|".join(table("packages")["cuda"]["stems"]).replace("-", "[-_.]+").encode()
-)
-_ASKS = re.compile(r"\nRequires-Dist:[ \t]*([A-Za-z0-9._-]+)([^\n;]*);?([^\n]*)")
+# A name, extras and versions, a marker; without a name it is no requirement.
+_ASKS = re.compile(r"\n(?i:Requires-Dist):[ \t]*([A-Za-z0-9._-]*)([^\n;]*);?([^\n]*)")
 
 
 def installed(root: Root, env: Environment) -> list[Distribution]:
@@ -110,11 +100,10 @@ class _Reader(Record):
                 return None
         head, name = _head(raw), normal(match["name"])
         dist = Distribution(name, match["version"], kind, path, folder)
-        found = _ASKS.findall(head.decode("utf-8", "replace"))
-        dist.asks.extend((normal(text), specifier, marker) for text, specifier, marker in found)
-        lowered = head.lower()
-        asked = list(_REQUIREMENT.finditer(lowered))
-        if matters(dist.name) or any(one[1] for one in asked):
+        text = head.decode("utf-8", "replace")
+        asked = [(normal(found[1]), found) for found in _ASKS.finditer(text)]
+        dist.asks.extend((other, found[2], found[3]) for other, found in asked if other)
+        if matters(dist.name) or any(matters(other) for other, _ in asked):
             installer(self.root, dist)
             if len(head) > HEAD:
                 why = f"its headers go on past {HEAD} bytes; the rest was not read"
@@ -122,40 +111,35 @@ class _Reader(Record):
             if b"\0" in head:
                 self.root.note(metadata, "is not text")
             else:
-                self.root.take(0, 0, len(asked))
-                self._headers(dist, metadata, head, asked)
-        if kind == "wheel" and len(self.root.problems) == known and b"\nversion:" not in lowered:
+                version, line = _header(head, b"Version")
+                if version and len(version) <= VERSION_LIMIT:  # else that of the folder's name
+                    put(dist, version=version, line=line)
+                # Those that ask for extras, too: through these others come to count.
+                read = [(n, m) for n, m in asked if not n or "[" in m[2] or matters(n)]
+                self.root.take(0, 0, len(read))
+                at, line = 0, 0
+                for other, found in read:
+                    line, at = line + text.count("\n", at, found.start(1)), found.start(1)
+                    self._require(dist, metadata, line, other, found)
+        unversioned = kind == "wheel" and b"\nversion:" not in head.lower()
+        if unversioned and len(self.root.problems) == known:
             self.root.note(metadata, "has no Version", 1)
         return dist
 
-    def _headers(
-        self, dist: Distribution, file: str, head: bytes, asked: list[re.Match[bytes]]
+    def _require(
+        self, dist: Distribution, file: str, number: int, name: str, found: re.Match[str]
     ) -> None:
-        """Version and requirements, with the lines they stand on."""
-        version, line = _header(head, b"Version")
-        if version and len(version) <= VERSION_LIMIT:  # else that of the folder's name
-            put(dist, version=version, line=line)
-        at, line = 0, 0
-        for match in asked:
-            start = match.start() + len("\nRequires-Dist:")
-            end = head.find(b"\n", start)
-            text = head[start : end if end >= 0 else len(head)].decode("utf-8", "replace").strip()
-            line += head.count(b"\n", at, start)
-            at = start
-            self._require(dist, file, line, text)
-
-    def _require(self, dist: Distribution, file: str, number: int, text: str) -> None:
-        match = _REQUIRES.match(text) if len(text) < 4096 else None
-        if match is None:
-            if "@" not in text:  # a direct reference says nothing about versions
-                self.root.note(file, f"a requirement that cannot be read: {text[:80]}", number)
+        """Keeps a requirement with the line it stands on, where it may count here."""
+        text, marker, extra = found[0].partition(":")[2].strip(), found[3].strip(), ""
+        if "@" in found[2]:
+            return  # a direct reference says nothing about versions
+        if not name or len(text) >= LONGEST:
+            self.root.note(file, f"a requirement that cannot be read: {text[:80]}", number)
             return
-        marker = match["marker"]
-        extra = ""
         if marker:
             applies = self.markers.holds(marker)
             if applies is None:
-                self.root.note(file, f"a marker that cannot be read: {marker.strip()[:80]}", number)
+                self.root.note(file, f"a marker that cannot be read: {marker[:80]}", number)
                 return
             if not applies:
                 # Kept with its extra: only a distribution that asks for the extra makes it count.
@@ -163,11 +147,10 @@ class _Reader(Record):
                 if not wanted or not self.markers.holds(marker, wanted[1]):
                     return
                 extra = normal(wanted[1])
-        extras = [normal(e.strip()) for e in (match["extras"] or "").split(",") if e.strip()]
-        name, versions = normal(match["name"]), versions_of(match["specifier"])
-        dist.requires.append(
-            Requirement(name, versions, Evidence(file, number, text), extras, extra)
-        )
+        stated = found[2].partition("[")[2].partition("]")[0].split(",")
+        extras = [normal(each.strip()) for each in stated if each.strip()]
+        evidence, versions = Evidence(file, number, text), versions_of(found[2])
+        dist.requires.append(Requirement(name, versions, evidence, extras, extra))
 
     def conda(self, prefix: str) -> list[Distribution]:
         """Its packages of every kind."""

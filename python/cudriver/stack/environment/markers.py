@@ -57,17 +57,14 @@ class Markers:
         """Whether the marker is true, with this extra asked for; None where it is not a marker."""
         key = (text, extra)
         if key not in self._known:
-            self._known[key] = self._decide(text, extra)
+            variables = {**self.variables, "extra": extra}
+            try:
+                parts = [_AND.split(part) for part in _OR.split(text)]
+                answers = [[_holds(term, variables) for term in terms] for terms in parts]
+                self._known[key] = any(map(all, answers))
+            except _Unsure:
+                self._known[key] = _by_packaging(text, variables)
         return self._known[key]
-
-    def _decide(self, text: str, extra: str) -> bool | None:
-        variables = {**self.variables, "extra": extra}
-        try:
-            parts = [_AND.split(part) for part in _OR.split(text)]
-            answers = [[_holds(term, variables) for term in terms] for terms in parts]
-        except _Unsure:
-            return _by_packaging(text, variables)
-        return any(map(all, answers))
 
 
 def markers_of(python: str | None, machine: str) -> Markers:

@@ -17,8 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cudriver.stack.planning.candidates import Candidate
 
-ANY_DRIVER = Driver()
-
 
 def broken(facts: Facts) -> Iterator[tuple[Distribution, Requirement, dict[str, str]]]:
     """The pairs that are known to fail here: the package, what it should have, the table's row."""
@@ -135,11 +133,9 @@ def runs(capability: str, archs: list[str]) -> str | None:
     return "ptx" if ptx else None
 
 
-def torch_for_gpus(
-    facts: Facts, devices: list[Device], other: Driver = ANY_DRIVER
-) -> Candidate | None:
+def torch_for_gpus(facts: Facts, devices: list[Device]) -> Candidate | None:
     """PyTorch for these GPUs and this Python: of this release the build for the newest CUDA, else
-    the newest; for this driver, where it runs one, else for the other.
+    the newest; for this driver, where it runs one, else for any.
     """
     from cudriver.stack.planning.candidates import best, known, number
     from cudriver.stack.planning.question import Question
@@ -154,7 +150,7 @@ def torch_for_gpus(
 
     usable = [each for each in known(["torch"], arm) if not arm or has_code(each)]
     passing = {"gpu"} if arm else set()
-    for driver in (facts.driver, other):  # CU103 tells of a driver that runs none
+    for driver in (facts.driver, Driver()):  # CU103 tells of a driver that runs none
         question = Question(["torch"], but(driver, devices=devices), cut(env.python, 2))
         fitting = [each for each in usable if each.obstacles(question) <= passing]
         same = [c for c in fitting if cut(c.frameworks["torch"]["version"], 2) == version]

@@ -14,7 +14,7 @@ from cudriver.stack.loader.search import LoadedObject, Loader, Search
 from cudriver.stack.names import describe, is_cuda_library, matches, split
 from cudriver.stack.record import Record
 from cudriver.stack.roots.rootfs import Root
-from cudriver.stack.versions import cut, minor, satisfies
+from cudriver.stack.versions import cut, major, minor, satisfies
 
 
 class Event(Record):
@@ -82,7 +82,8 @@ class Importer:
     def _torch(self, framework: Framework, process: Process) -> Iterator[Event]:
         from cudriver.stack.loader.preload import import_torch
 
-        loads = import_torch(process, framework.path, self.env.site_packages)
+        cuda = major(framework.cuda)
+        loads = import_torch(process, framework.path, cuda, self.env.site_packages)
         loaded = {load.name for load in loads if load.error is None}
         for load in loads:
             if load.error is not None and load.name in loaded:

@@ -89,7 +89,7 @@ class Resolver:
                 if always or framework.loads or faulty:
                     kept.append(framework)
             else:
-                entries = self._using_cuda(framework)
+                entries = [path for path in framework.libraries if self._uses_cuda(path)]
                 if entries:
                     self._guarded(framework, partial(self._unmodelled, framework, entries))
                 if entries or framework.variant != "unknown":
@@ -286,13 +286,10 @@ class Resolver:
             short = None if short == "11.2" and version == short else short
         return f"libnvrtc-builtins.so.{short}" if short and "." in short else None
 
-    def _using_cuda(self, framework: Framework) -> list[str]:
-        """Those of its libraries that need a CUDA library, or PyTorch's CUDA half."""
+    def _uses_cuda(self, path: str) -> bool:
+        """Whether a file needs a CUDA library, or PyTorch's CUDA half."""
         torch = ("libtorch_cuda.so", "libc10_cuda.so")
-        needs = ((path, self.importer.needed(path)) for path in framework.libraries)
-        return [
-            path for path, names in needs if any(is_cuda_library(n) or n in torch for n in names)
-        ]
+        return any(is_cuda_library(n) or n in torch for n in self.importer.needed(path))
 
     def _take(self, event: Event, framework: Framework) -> None:
         """What one dlopen teaches."""

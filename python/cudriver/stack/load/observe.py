@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from cudriver.stack.environment.records import RECORD_LIMIT, module_of
 from cudriver.stack.facts import Facts
 from cudriver.stack.load.file_version import decode
-from cudriver.stack.machine.child import Child, signal_name
+from cudriver.stack.machine.child import Child
 from cudriver.stack.names import is_cuda_library
 from cudriver.stack.record import Any, Record
 from cudriver.stack.roots.rootfs import Root
@@ -159,17 +159,15 @@ def _ask(
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             return None, f"{executable} does not start: {reason}"
-        raw, _, status = child.end()
+        raw, how = child.join()
     if len(raw) > OUTPUT_LIMIT:
         return None, f"the interpreter's answer is longer than {OUTPUT_LIMIT} bytes"
-    if status is None:
-        return None, f"no answer within {timeout:g} s"
     answer = _understood(raw, modules)
     if answer is not None:
         return answer, None
-    end = f"died of {signal_name(-status)}" if status < 0 else f"ended with status {status}"
+    end = how or ("ended" if raw else "ended without an answer")
     shown = f" and answered {raw[:SHOWN]!r}{'...' * (len(raw) > SHOWN)}" if raw else ""
-    return None, f"the interpreter {end}{shown or ' and no answer' * (status >= 0)}"
+    return None, f"the interpreter {end}{shown}"
 
 
 def _understood(raw: bytes, modules: list[str]) -> dict[str, Any] | None:

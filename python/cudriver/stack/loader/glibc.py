@@ -60,10 +60,6 @@ def read_glibc(root: Root, interpreter: str | None, machine: int) -> Glibc:
     return Glibc(root.raw(path, 4 << 20) if path is not None else b"", machine)
 
 
-class CacheError(ValueError):
-    """A cache that is cut off or of no known format."""
-
-
 class Cache:
     """/etc/ld.so.cache, read once: the paths of each name, in the loader's order."""
 
@@ -71,31 +67,22 @@ class Cache:
     NEW = b"glibc-ld.so.cache1.1"
 
     def __init__(self, data: bytes) -> None:
-        """Raises CacheError."""
+        """Raises ValueError for one that is cut off, of another machine or of no known format."""
         base = 0
-        if data.startswith(self.OLD):
-            # An old table, and the new one after it, aligned to 8.
-            if len(data) < 16:
-                raise CacheError("cut off in its header")
-            (count,) = struct.unpack_from("<I", data, 12)
-            base = (16 + 12 * count + 7) & ~7
-        if not data.startswith(self.NEW, base):
-            raise CacheError("no glibc-ld.so.cache1.1 header")
-        if len(data) < base + 48:
-            raise CacheError("cut off in its header")
-        count, strings, byte_order = struct.unpack_from("<IIB", data, base + 20)
-        if byte_order & 3 not in (0, 2):
-            raise CacheError("of a big-endian machine")
+        if data.startswith(self.OLD):  # an old table, and the new one after it, aligned to 8
+            base = (16 + 12 * int.from_bytes(data[12:16], "little") + 7) & ~7
+        count, strings, byte_order = struct.unpack("<IIB", data[base + 20 : base + 29].ljust(9))
         end = base + 48 + 24 * count
-        if end + strings > len(data):
-            raise CacheError("cut off in its entries")
+        known = data.startswith(self.NEW, base) and byte_order & 3 in (0, 2)
+        if not known or end + strings > len(data):
+            raise ValueError("no whole cache of a little-endian machine")
         self._data = data
         self._base = base
         self._entries: dict[bytes, list[tuple[int, int]]] = {}  # by name: flags, where its path is
         last = data.rfind(b"\0") - base
         for flags, name, path, _, hwcap in struct.iter_unpack("<iIIIQ", data[base + 48 : end]):
             if max(name, path) > last:
-                raise CacheError("a string is out of bounds")
+                raise ValueError("a string is out of bounds")
             if hwcap == 0:  # builds for some CPUs have the same symbols
                 self._entries.setdefault(self._text(name), []).append((flags, path))
 

@@ -28,7 +28,6 @@ _CALL = re.compile(
     r"""_preload_cuda_(?:deps|lib)\(\s*(?:['"](\w+)['"],\s*['"]([^'"]+)['"](,\s*required=False)?)?"""
 )
 _EXTENSION = re.compile(r"_C(\.abi3|\.cpython-[^.]*)?\.so")  # whatever Python it is for
-_CUDA = re.compile(r"^cuda[ \t]*(?::[^=\n]*)?=[ \t]*['\"]*(\d+)\b", re.MULTILINE)
 _NEXT = re.compile(r"^[^\s#)]", re.MULTILINE)  # what follows a function
 _MAPS = re.compile(r"""['"]([^'"]+)['"] not in _maps""")
 
@@ -47,14 +46,13 @@ class TorchPreloads(Record):
     always: list[Preload] = fresh(list)  # after libtorch_global_deps.so, errors are swallowed
     needs_mapped: str = ""  # ... and only where a mapped file's name contains this
     rescue: list[Preload] = fresh(list)  # where libtorch_global_deps.so failed
-    unified: bool = False  # nvidia/cuNN/lib is looked into as well
-    major: int | None = None  # that NN, from torch/version.py
+    shared: str = ""  # is looked into as well: "nvidia/cu13/lib"
 
 
 def read_torch(text: str, cuda_major: int | None) -> TorchPreloads:
     """The preloads in the text of a torch/__init__.py; none where it has no such code."""
     functions = {name: _function(text, name) for name in _FUNCTIONS}
-    found = TorchPreloads(major=cuda_major)
+    found = TorchPreloads()
     main = functions["_load_global_deps"]
     attempt, _, rescue = main.partition("except OSError")
     shared = functions["_preload_cuda_deps"]
@@ -69,7 +67,8 @@ def read_torch(text: str, cuda_major: int | None) -> TorchPreloads:
             else:
                 found.always += _pairs(shared, cuda_major)
     paths = functions["_get_cuda_dep_paths"] or shared
-    found.unified = "f'cu{" in paths or 'f"cu{' in paths
+    if cuda_major and ("f'cu{" in paths or 'f"cu{' in paths):
+        found.shared = f"nvidia/cu{cuda_major}/lib"
     return found
 
 
@@ -101,7 +100,9 @@ def _pairs(text: str, cuda_major: int | None) -> list[Preload]:
     return found
 
 
-def import_torch(process: Process, package: str, sys_path: Sequence[str]) -> list[Load]:
+def import_torch(
+    process: Process, package: str, cuda_major: int | None, sys_path: Sequence[str]
+) -> list[Load]:
     """`import torch` as far as the loader sees it: libtorch_global_deps.so, the preloads that
     torch/__init__.py of this very version makes, then torch._C. `package` is the torch folder,
     `sys_path` what sys.path will be (the site-packages folders do). Returns every dlopen made; the
@@ -109,10 +110,7 @@ def import_torch(process: Process, package: str, sys_path: Sequence[str]) -> lis
     forgiven; where its rescue fails too, both failures stay, and the last is the one raised.
     """
     root = process.loader.root
-    text = root.text(f"{package}/__init__.py", SOURCE_LIMIT) or ""
-    # Its line `cuda: Optional[str] = '12.8'`.
-    stated = _CUDA.search(root.text(f"{package}/version.py", SOURCE_LIMIT) or "")
-    plan = read_torch(text, int(stated[1]) if stated else None)
+    plan = read_torch(root.text(f"{package}/__init__.py", SOURCE_LIMIT) or "", cuda_major)
     folders = [*dict.fromkeys([*sys_path, package.rstrip("/").rpartition("/")[0]])]
     loads: list[Load] = []
     dependencies = f"{package}/lib/libtorch_global_deps.so"
@@ -181,11 +179,9 @@ def _candidate(
 ) -> str | None:
     """The first match on sys.path. Of several in one folder torch takes glob's first."""
     for folder in folders:
-        places = [f"{folder}/nvidia/{preload.folder}/lib"]
-        if plan.unified and plan.major is not None:
-            places.append(f"{folder}/nvidia/cu{plan.major}/lib")
-        places.append(f"{folder}/{preload.folder}/lib")
-        found = [path for place in places for path in root.glob(place, preload.pattern)]
+        places = (f"nvidia/{preload.folder}/lib", plan.shared, f"{preload.folder}/lib")
+        inside = (f"{folder}/{place}" for place in places if place)
+        found = [path for place in inside for path in root.glob(place, preload.pattern)]
         if found:
             return found[0]
     return None

@@ -144,8 +144,12 @@ class Process:
         load = Load(main.path, Search(main.path, None, main.path, main.real_path))
         self._enter(main)
         preloaded: list[LoadedObject] = []
-        if interpreter is not None:
-            self._map_interpreter(interpreter, load)
+        if interpreter is not None:  # ld.so itself comes first, and answers to its SONAME
+            try:
+                elf, real = self.loader.open(interpreter), self.loader.real_path(interpreter)
+                self._enter(LoadedObject(interpreter, real, elf, origin=_folder_of(interpreter)))
+            except _elf.ElfError as error:
+                load.faults.append(LoadFault("not found", main.path, str(error), interpreter))
         before = len(load.faults)
         for name in self._preloads():
             obj = self._map(name, main, load, main)
@@ -163,16 +167,6 @@ class Process:
         forced = "glibc.rtld.execstack=2" in tunables
         self._stack_fixed = self.loader.settings.refuses_exec_stack and not (executable or forced)
         return load
-
-    def _map_interpreter(self, path: str, load: Load) -> None:
-        """ld.so itself is mapped before anything else, and answers to its SONAME."""
-        try:
-            elf = self.loader.open(path)
-        except _elf.ElfError as error:
-            load.faults.append(LoadFault("not found", self.main.path, str(error), path))
-            return
-        real = self.loader.real_path(path)
-        self._enter(LoadedObject(path, real, elf, origin=_folder_of(path)))
 
     def _preloads(self) -> list[str]:
         wanted = self.loader.environ.get("LD_PRELOAD", "").replace(":", " ").split(" ")

@@ -143,7 +143,7 @@ class Loader(LoaderFiles):
         """/etc/ld.so.cache; None where there is none or it is unusable."""
         try:
             return glibc.Cache(self.root.raw(self.settings.cache_path, glibc.CACHE_LIMIT))
-        except glibc.CacheError:
+        except ValueError:
             return None
 
     @cached_property

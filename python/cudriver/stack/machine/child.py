@@ -52,20 +52,9 @@ class Child:
             os.close(writer)
         self.reader = reader
 
-    def join(self) -> tuple[str, str | None]:
-        """Its output, and how it failed ("crashed (SIGSEGV)"), or None."""
-        raw, closed, code = self.end()
-        output = raw.decode("utf-8", "replace")
-        if code is None:
-            what = "did not end" if closed else "gave no answer"
-            return output, f"{what} within {self.limit:g} s"
-        if code < 0:
-            return output, f"crashed ({signal_name(-code)})"
-        return output, f"ended with exit code {code}" if code else None
-
-    def end(self) -> tuple[bytes, bool, int | None]:
-        """Its output, whether that came to an end in time, and its exit code, negative for a
-        signal. None: it has run out of time, and is killed with what it has started.
+    def join(self) -> tuple[bytes, str | None]:
+        """Its output, and how it failed ("crashed (SIGSEGV)"), or None. What has run out of time is
+        killed with what it has started.
         """
         raw, closed = b"", False
         try:
@@ -76,7 +65,11 @@ class Child:
             code = None if self._status is None else os.waitstatus_to_exitcode(self._status)
             if code is None:
                 self._kill()
-        return raw, closed, code
+        if code is None:
+            return raw, f"{'did not end' if closed else 'gave no answer'} within {self.limit:g} s"
+        if code < 0:
+            return raw, f"crashed ({signal_name(-code)})"
+        return raw, f"ended with exit code {code}" if code else None
 
     def _read(self) -> tuple[bytes, bool]:
         import select

@@ -122,18 +122,9 @@ def _surroundings(asked: Asked, driver: Driver) -> None:
 
 
 def _kind(path: str, named: str) -> str:
-    for text in (named, path):
-        if "/stubs/" in text:
-            return "stub"
-        if re.search(r"/compat(?:/|_)", text):
-            return "compat"
-        if text.startswith("/usr/lib/wsl/"):
-            return "wsl"
-        if "/tegra/" in text or text.endswith("libcuda.so.1.1"):
-            return "tegra"
-        if "cudriver_sim" in text:
-            return "simulated"
-    return "native"
+    known = table("driver")["kinds"].items()
+    kinds = (kind for text in (named, path) for how, kind in known if re.search(how, text))
+    return next(kinds, "native")
 
 
 def _paired(root: Root, driver: Driver) -> None:

@@ -95,7 +95,7 @@ class Probe:
         if self._child is not None:
             output, self.error = self._child.join()
             self._child = None
-            for line in output.splitlines():
+            for line in output.decode("utf-8", "replace").splitlines():
                 name, sign, value = line.partition("=")
                 if sign:
                     self.values.setdefault(name, []).append(value)
@@ -145,7 +145,12 @@ def complete(
     if driver.path and doubtful(driver, probe):
         second = Probe(inspected.without(environ), cuda=driver.path)
         second.join()
-        _from_cuda(driver, second)
+        put(driver, init_code=second.number("cuda.init"))
+        if (version := second.number("cuda.version") or 0) > 0:
+            put(driver, cuda=from_code(version))
+        failed = f"cuInit {second.error}" if second.error else second.first("cuda.error")
+        put(driver, probe_error=failed or driver.probe_error)
+        put(driver, devices=driver.devices or _devices(second))
     return []
 
 
@@ -181,14 +186,3 @@ def _device(probe: Probe, index: int) -> Device:
         mig=probe.first(stem + "mig") == "1",
         instances=probe.values.get(stem + "instance", []),
     )
-
-
-def _from_cuda(driver: Driver, probe: Probe) -> None:
-    put(driver, init_code=probe.number("cuda.init"))
-    if (version := probe.number("cuda.version") or 0) > 0:
-        put(driver, cuda=from_code(version))
-    if probe.error:
-        put(driver, probe_error=f"cuInit {probe.error}")
-    elif probe.first("cuda.error"):
-        put(driver, probe_error=probe.first("cuda.error"))
-    put(driver, devices=driver.devices or _devices(probe))

@@ -92,7 +92,9 @@ def directory(root: Root, path: str) -> Toolkit | None:
     libraries = [f for f in files if os.path.basename(f).startswith(("libcu", "libnv"))]
     headers, nvcc = _headers(root, path), f"{path}/bin/nvcc"
     nvcc = nvcc if root.is_file(nvcc) else ""
-    stated = _stated(root, path, headers) or _of_cudart(libraries)
+    telling = _STATED if headers else _STATED[:2]
+    known = (_states(root, f.format(path=path, headers=headers), says) for f, says in telling)
+    stated = next(filter(None, known), None) or _of_cudart(libraries)
     compiler = _states(root, f"{path}/version.json", _JSON % "cuda_nvcc", quiet=True)
     release = compiler.value if compiler else None
     if nvcc and release is None:
@@ -114,13 +116,6 @@ def _headers(root: Root, path: str) -> str | None:
         if root.is_file(f"{path}/{name}/cuda.h"):
             return f"{path}/{name}"
     return None
-
-
-def _stated(root: Root, path: str, headers: str | None) -> Evidence | None:
-    """The first file that states the version."""
-    files = _STATED if headers else _STATED[:2]
-    found = (_states(root, f.format(path=path, headers=headers), pattern) for f, pattern in files)
-    return next(filter(None, found), None)
 
 
 def _states(root: Root, file: str, pattern: str, quiet: bool = False) -> Evidence | None:

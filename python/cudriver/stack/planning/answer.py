@@ -167,7 +167,8 @@ def _nothing(question: Question, wanted: Candidate | None, folder: str | None) -
         kind = "no code"
     values = {"names": titles(question.packages), "python": question.python, "driver": driver}
     values["date"] = table("derived")["drawn"]
-    values |= {"gpus": ", ".join(gpus), "pythons": ", ".join(sorted(pythons, key=_order))}
+    ordered = sorted(pythons, key=lambda python: (number(python.rstrip("t")), python))
+    values |= {"gpus": ", ".join(gpus), "pythons": ", ".join(ordered)}
     lines = [Line(kind, floor=min(floors, key=number, default=""), **values)]
     part = Answer(question.packages, NOTHING, wanted, lines)
     if wanted is None:
@@ -178,11 +179,6 @@ def _nothing(question: Question, wanted: Candidate | None, folder: str | None) -
         part.steps = [new_driver(question.driver, wanted.floor_for(gpus))]
         part.steps += new_environment(wanted, question, folder)
     return part
-
-
-def _order(python: str) -> tuple[object, ...]:
-    """What Pythons are sorted by: "3.13", "3.13t", "3.14"."""
-    return number(python.rstrip("t")), python
 
 
 def add(question: Question, facts: Facts) -> list[Answer]:

@@ -19,25 +19,11 @@ from cudriver.stack.facts import (
     Finding,
     every,
 )
+from cudriver.stack.report import text as terminal
 from cudriver.stack.report.components import ABSENT, OK, UNJUDGED, components, using_cuda
 from cudriver.stack.report.list import in_short, rules_of, standing, summary
 from cudriver.stack.report.outcome import Outcome
 from cudriver.stack.report.redaction import redacted
-from cudriver.stack.report.text import (
-    MARKS,
-    WIDE,
-    How,
-    Style,
-    about,
-    command_text,
-    counted,
-    library_lines,
-    location,
-    message,
-    observation_lines,
-    remarks,
-    value_of,
-)
 from cudriver.stack.say import language, say, translate
 from cudriver.stack.tables import FOLDER
 from cudriver.stack.text import html as _text
@@ -57,7 +43,7 @@ STYLE = _sheet("report.css").replace(".cudriver", ".cudriver" * 3)
 PAGE_STYLE = _sheet("page.css")
 
 
-def page(reports: Sequence[Outcome], how: How) -> str:
+def page(reports: Sequence[Outcome], how: terminal.How) -> str:
     """A whole document, one section a report, of several a table of them first; it names the
     command line that made it.
     """
@@ -114,7 +100,7 @@ def _all(reports: Sequence[Outcome]) -> str:
         mark = standing(report)
         uses = [f"{f.name} {f.version}{in_short(f)}" for f in report.frameworks]
         rows += (
-            f'<tr><td class="mark {CLASSES[mark]}">{MARKS[mark]}</td>'
+            f'<tr><td class="mark {CLASSES[mark]}">{terminal.MARKS[mark]}</td>'
             f'<th><a href="#e{n}">{_text(report.prefix)}</a></th>'
             f"<td>{_text(', '.join(uses) or say('no framework that uses CUDA'))}</td>"
             f"<td>{' '.join(map(link, rules_of(report)))}</td></tr>"
@@ -136,15 +122,16 @@ def _section(report: Outcome, classes: str, name: str = "") -> str:
     parts = [
         f'<section class="{classes}"{anchor}{lang()}>',
         f"<h1>{_text(report.prefix)}</h1>",
-        f'<p class="soft">{_text(", ".join(about(facts)))}</p>',
-        f'<span class="verdict {style}">{_text(counted(report))}</span>',
+        f'<p class="soft">{_text(", ".join(terminal.about(facts)))}</p>',
+        f'<span class="verdict {style}">{_text(terminal.counted(report))}</span>',
         *(f"<p>{_text(translate(why, 'doubts'))}</p>" for why in doubts),
         _components(report),
     ]
     if findings:
         parts.append(f"<h2>{_text(say('Findings'))}</h2>")
         parts += [_finding(finding, facts) for finding in findings]
-    parts.append(_observation(report))
+    if seen := terminal.observation_lines(report, terminal.ELSEWHERE, True):
+        parts.append(f"<h2>{_text(say('Observed'))}</h2>{_lines(seen)}")
     if facts.problems:
         shown = ((p.file, translate(p.text, "{problem}")) for p in facts.problems)
         rows = "".join(f"<li><code>{_text(file)}</code> {_text(why)}</li>" for file, why in shown)
@@ -157,9 +144,9 @@ def _section(report: Outcome, classes: str, name: str = "") -> str:
 def _components(report: Outcome) -> str:
     rows = []
     for label, severity, text in components(report):
-        style = CLASSES[severity]
+        style, mark = CLASSES[severity], terminal.MARKS[severity].strip()
         rows.append(
-            f'<tr><td class="mark {style}">{MARKS[severity].strip()}</td><th>{_text(label)}</th>'
+            f'<tr><td class="mark {style}">{mark}</td><th>{_text(label)}</th>'
             f"<td>{_text(text)}</td></tr>"
         )
     return f"<table><tbody>{''.join(rows)}</tbody></table>"
@@ -169,15 +156,15 @@ def _finding(finding: Finding, facts: Facts) -> str:
     style = "note" if finding.severity == NOTE else CLASSES[finding.severity]
     rows = []
     if finding.predicts:
-        rows.append((message(finding), f"<pre>{_text(finding.predicts)}</pre>"))
+        rows.append((terminal.message(finding), f"<pre>{_text(finding.predicts)}</pre>"))
     if finding.evidence:
         rows.append(("evidence", _evidence_rows(finding, facts)))
     for other in finding.also:
         title = f"<p>{link(other.rule)} {_text(translate(other.title, other.rule))}</p>"
         rows.append(("also", title + _evidence_rows(other, facts)))
     if finding.fix:
-        shown = [f"<pre>{_text(command_text(command))}</pre>" for command in finding.fix]
-        shown += [f"<p># {_text(text)}</p>" for text in remarks(finding)]
+        shown = [f"<pre>{_text(terminal.command_text(command))}</pre>" for command in finding.fix]
+        shown += [f"<p># {_text(text)}</p>" for text in terminal.remarks(finding)]
         rows.append(("fix", "".join(shown)))
     if finding.advice:
         rows.append(("advice", f"<p>{_text(translate(finding.advice, 'fixes'))}</p>"))
@@ -194,23 +181,19 @@ def _evidence_rows(finding: Finding, facts: Facts) -> str:
 
 
 def _evidence(evidence: Evidence, facts: Facts) -> str:
-    place = location(facts, evidence)
-    value = f' <span class="soft">{_text(value_of(evidence))}</span>' if evidence.value else ""
-    return f'<p><code title="{_text(evidence.file)}">{_text(place)}</code>{value}</p>'
+    place, value = terminal.location(facts, evidence), _text(terminal.value_of(evidence))
+    shown = f' <span class="soft">{value}</span>' if value else ""
+    return f'<p><code title="{_text(evidence.file)}">{_text(place)}</code>{shown}</p>'
 
 
 def _libraries(report: Outcome) -> str:
     """Every library, as the terminal tells of it (-v)."""
     libraries, facts = report.libraries, report.facts
     count = say("1 CUDA library" if len(libraries) == 1 else "{n} CUDA libraries", n=len(libraries))
-    lines = (line for each in libraries for line in library_lines(each, facts, Style(width=WIDE)))
+    how = terminal.ELSEWHERE
+    lines = (line for each in libraries for line in terminal.library_lines(each, facts, how))
     shown = f"<details><summary>{_text(count)}</summary>{_lines(lines)}</details>"
     return shown if libraries else ""
-
-
-def _observation(report: Outcome) -> str:
-    heading, shown = _text(say("Observed")), observation_lines(report, Style(width=WIDE), True)
-    return f"<h2>{heading}</h2>{_lines(shown)}" if shown else ""
 
 
 def _lines(lines: Iterable[str]) -> str:

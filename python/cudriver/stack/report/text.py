@@ -42,7 +42,6 @@ MARK_COLOUR = {OK: "green", WARNING: "yellow", ERROR: "red", UNKNOWN: "yellow"}
 ELLIPSIS, ASCII_ELLIPSIS = "…", "..."
 MB, MUCH = 1_000_000, 100_000_000  # bytes; a command that fetches so many says so
 PROVEN = "tried on a copy of these facts: it fixes this, and breaks nothing"
-WIDE = 100  # columns of what is shown elsewhere than at a terminal
 LABEL = 12  # columns of the left-hand names
 EVIDENCE_SHOWN = 6
 VERDICTS = {
@@ -70,6 +69,9 @@ class Style:
     def mark(self, severity: str) -> str:
         """The sign in front of a component, or of an environment."""
         return self.paint(self.marks[severity], MARK_COLOUR.get(severity, "dim"))
+
+
+ELSEWHERE = Style(width=100)  # of what is shown elsewhere than at a terminal
 
 
 class How(Record):

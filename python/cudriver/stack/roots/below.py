@@ -1,8 +1,7 @@
 """Opens paths below a folder as if that folder were "/".
 
 Whoever owns the folder may swap what is in it for links at any time: a running container does as it
-likes. So no path is looked up first and opened later. The kernel walks it in one call and stays
-below the folder (openat2); where it has no such call, each step is opened from the one before it,
+likes. So no path is looked up first and opened later: each step is opened from the one before it,
 and a link is read and never followed.
 """
 
@@ -12,12 +11,8 @@ import errno
 import os
 import stat
 from collections.abc import Callable
-from struct import pack
 
 MAX_LINKS = 40  # as the kernel's own limit
-_OPENAT2 = 437  # the call's number, the same on every machine
-_RESOLVE_IN_ROOT = 0x10
-_TRIES = 8  # of a path with "..": the kernel gives it up when anything is renamed meanwhile
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -27,7 +22,6 @@ class Below:
     def __init__(self, folder: str) -> None:
         """Raises OSError where it is not a folder."""
         self._descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._openat2 = _openat2(self._descriptor)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         descriptor, self._descriptor = getattr(self, "_descriptor", -1), -1
@@ -40,19 +34,11 @@ class Below:
 
     def open(self, path: str, flags: int) -> int:
         """A descriptor, for the caller to close. Raises OSError, and ValueError for a NUL."""
-        flags |= os.O_CLOEXEC
-        for _ in range(_TRIES):
-            if self._openat2 is None:
-                break
-            try:
-                return self._openat2(path, flags)
-            except BlockingIOError:
-                continue
         way = self._walk(path, not flags & os.O_NOFOLLOW)
         try:
             name = way[-1][1] if way else "."
             folder = way[-2][0] if len(way) > 1 else self._descriptor
-            return os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
+            return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         finally:
             _close(way)
 
@@ -113,34 +99,3 @@ def _close(way: list[tuple[int, str]]) -> None:
     for descriptor, _ in way:
         if descriptor >= 0:
             os.close(descriptor)
-
-
-def _openat2(folder: int) -> Callable[[str, int], int] | None:
-    """openat2(2) below a folder; None where this kernel, or whoever filters its calls, has none."""
-    try:
-        import ctypes
-
-        call = ctypes.CDLL(None, use_errno=True).syscall
-    except (ImportError, OSError, AttributeError):
-        return None
-    call.restype = ctypes.c_long
-    call.argtypes = [
-        ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t,
-    ]  # fmt: skip
-
-    def openat2(path: str, flags: int) -> int:
-        name = os.fsencode(path)
-        if b"\0" in name:
-            raise ValueError("embedded null byte")
-        how = pack("=QQQ", flags, 0, _RESOLVE_IN_ROOT)  # struct open_how
-        while (found := call(_OPENAT2, folder, name, how, len(how))) < 0:
-            number = ctypes.get_errno()
-            if number != errno.EINTR:
-                raise OSError(number, os.strerror(number), path)
-        return int(found)
-
-    try:
-        os.close(openat2("/", os.O_PATH | os.O_CLOEXEC))
-    except OSError:
-        return None
-    return openat2

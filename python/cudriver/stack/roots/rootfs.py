@@ -235,7 +235,9 @@ class Root:
             # A link in a package may lead to a file of /proc, which has no size, and reading it may
             # take what it has from others: nothing is asked of it but by its own name.
             whole = limit if path.startswith(KERNEL) else min(about.st_size, limit)
-            data = _stream(descriptor, whole)
+            data = b""
+            while len(data) < whole and (piece := os.read(descriptor, whole - len(data))):
+                data += piece
         finally:
             os.close(descriptor)
         self.take(len(data))
@@ -254,12 +256,3 @@ class Root:
             return self.read(path, limit).decode("utf-8", "replace")
         except (OSError, ValueError):
             return None
-
-
-def _stream(descriptor: int, limit: int) -> bytes:
-    """At most `limit` bytes of a file that comes in pieces, to its end."""
-    pieces = []
-    while limit > 0 and (piece := os.read(descriptor, min(limit, 1 << 20))):
-        pieces.append(piece)
-        limit -= len(piece)
-    return b"".join(pieces)

@@ -52,8 +52,8 @@ def with_ptx(framework: Framework, platform: str) -> list[str]:
 
 
 def _other_build(facts: Facts, framework: Framework, device: Device) -> list[str]:
-    """A build of PyTorch that has code for the GPUs here: of this release, else of the newest; for
-    this GPU alone where none has. Other frameworks: an environment of their own.
+    """A build of PyTorch that has code for the GPUs here: of this release, else of the newest.
+    Other frameworks: an environment of their own.
     """
     env, tool = facts.environment, fix.installer(facts.environment, facts.distribution("torch"))
     if framework.name != "torch":
@@ -61,16 +61,12 @@ def _other_build(facts: Facts, framework: Framework, device: Device) -> list[str
     visible = [each for each in facts.driver.devices if each.visible]
     gpus = list(dict.fromkeys(filter(None, (each.compute_capability for each in visible))))
     build, wheels = torch_for_gpus(facts, visible), f"wheels for Python {cut(env.python, 2)}"
-    also: list[str] = []
     if build is None and len(gpus) > 1:
-        build = torch_for_gpus(facts, [device], facts.driver)
-        also = [
+        return [
             f"no PyTorch that is known here with {wheels} and one driver serve all GPUs here "
             f"({', '.join(gpus)}): hide one with {VARIABLE}, or build PyTorch from source with "
             f"TORCH_CUDA_ARCH_LIST={quote(';'.join(gpus))}, where one CUDA and one driver know all."
         ]
-        if build is None:
-            return also
     if build is None and env.platform != "x86_64":
         return [fix.apart(facts, framework.name)]
     if build is None:
@@ -80,10 +76,10 @@ def _other_build(facts: Facts, framework: Framework, device: Device) -> list[str
         ]
     same = cut(build.frameworks["torch"]["version"], 2) == cut(framework.version, 2)
     if same or tool in fix.CONDA:
-        return [fix.torch_from(facts, build.cuda), *also]
+        return [fix.torch_from(facts, build.cuda)]
     here = {"torch", *(dist.name for dist in facts.distributions)}
     names = [each for each in build.packages if fix.bare(each) in here]
-    return [fix.install(env, *names, by=tool, index=build.index, again=True), *also]
+    return [fix.install(env, *names, by=tool, index=build.index, again=True)]
 
 
 def _unknown(facts: Facts) -> Iterator[Finding]:

@@ -114,13 +114,13 @@ class Packages(Tree):
         self.file("var/lib/dpkg/status", said)
         self.file(f"var/lib/dpkg/info/{package}:amd64.list", "".join(f"{p}\n" for p in paths))
 
-    def onnxruntime(self):
+    def onnxruntime(self, *needs):
         self.dist("onnxruntime-gpu", "1.22.0")
         folder, said = "onnxruntime/capi", "__version__ = '1.22.0'\ncuda_version = '12.8'\n"
         self.file(f"SITE/{folder}/build_and_package_info.py", said)
         self.lib(f"{folder}/onnxruntime_pybind11_state{{so}}")
         source = "extern int Provider_GetHost; int *at = &Provider_GetHost;"
-        self.lib(f"{folder}/libonnxruntime_providers_cuda.so", source=source)
+        self.lib(f"{folder}/libonnxruntime_providers_cuda.so", *needs, source=source)
 
     def tensorflow(self, version, caller):
         self.dist("tensorflow", version)

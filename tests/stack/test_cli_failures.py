@@ -96,6 +96,33 @@ def test_a_module_that_cannot_be_imported_is_3():
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("name", ["packaging", "json", "rich", "numpy", "argparse"])
+@pytest.mark.parametrize("where", ["PYTHONPATH", "the working folder"])
+def test_a_module_in_front_of_our_own_stops_no_check(tmp_path, name, where):
+    """Versions that are no plain numbers are left to packaging."""
+    prefix = Prefix(tmp_path / "env").venv()
+    prefix.dist("numpy", "2.3.0rc1", files={"numpy/__init__.py": b""})
+    prefix.dist("torch", "2.8.0", ["numpy>=2.3.0rc1"], files={"torch/__init__.py": b""})
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / f"{name}.py").write_text("raise RuntimeError('mine')\n")
+    added = {"PYTHONPATH": f"{folder}:{SOURCES}"} if where == "PYTHONPATH" else {}
+    environ = {"PYTHONPATH": SOURCES, **added}
+    words = [
+        sys.executable,
+        *["-P"] * bool(added),
+        "-m",
+        "cudriver",
+        "check",
+        "--json",
+        prefix.inside,
+    ]
+    done = subprocess.run(
+        words, cwd=folder, env=environ, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.stderr, len(json.loads(done.stdout)["frameworks"])) == ("", 1)
+
+
 def test_an_interrupt_is_130():
     source = """
 from cudriver.stack import collect

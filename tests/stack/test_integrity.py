@@ -661,6 +661,19 @@ def test_what_there_is_no_time_for_is_not_known(large: Prefix, monkeypatch) -> N
     assert any("so many files were changed that not all were looked at" in d for d in made.doubts)
 
 
+@pytest.mark.parametrize(("more", "status"), [(5000, 3), (1000, 0), (-16, 0)])
+def test_libraries_of_another_release(large: Prefix, more: int, status: int) -> None:
+    """Some grow; strip makes libraries smaller, or larger by less than a page."""
+    for n in range(2):
+        file = large.site / f"torch/lib/lib{n + 40}.so.1"
+        data = file.read_bytes()
+        file.write_bytes(data + bytes(more) if more > 0 else data[:more])
+    made = inspect(large.inside, environ={}, probe_driver=False)
+    (told,) = [each for each in made.findings if each.rule == "CU404"]
+    assert (told.severity, bool(told.fix)) == ((WARNING, True) if status else (NOTE, False))
+    assert made.exit_code == status
+
+
 def test_a_copy_whose_files_are_all_of_today_is_as_it_was(large: Prefix, monkeypatch) -> None:
     monkeypatch.setattr(look, "HASHED", 100)
     for n in range(9):

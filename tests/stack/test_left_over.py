@@ -105,18 +105,22 @@ class TestEditable:
 class TestPython:
     """A venv is a link to a Python: where that is gone, nothing in it runs."""
 
-    def test_the_base_is_gone(self, venv):
+    @pytest.mark.parametrize("linked", [True, False])
+    def test_the_base_is_gone(self, venv, linked):
         python = venv.path / "bin" / "python"
+        (venv.path / "bin/activate").touch()
         for name in os.listdir(venv.path / "bin"):
             if name.startswith("python"):
                 (venv.path / "bin" / name).unlink()
-        python.symlink_to("/gone/bin/python3")
+        if linked:
+            python.symlink_to("/gone/bin/python3")
         with pytest.raises(FileNotFoundError):
             subprocess.run([python, "-c", ""], check=False)
         told = [f for f in found(venv, "error") if f.rule == "CU503"]
         assert len(told) == 1
         assert told[0].evidence[0].file == str(python)
-        assert told[0].evidence[0].value == "links to /gone/bin/python3, which is not there"
+        how = "links to /gone/bin/python3, which is not there" if linked else "is not there"
+        assert told[0].evidence[0].value == how
         assert told[0].predicts == "No such file or directory"
         # The fix, as a shell takes it, where that Python is on PATH again.
         (command,) = told[0].fix

@@ -90,6 +90,42 @@ def test_as_the_import_has_it(tmp_path, tag, ending, works):
         assert finding.proven
 
 
+ASKS = """
+void *PyErr_Format(void *, const char *, ...); extern void *PyExc_ImportError;
+const char *Py_GetVersion(void); int strncmp(const char *, const char *, unsigned long);
+void *PyInit__lib(void) {
+    if (strncmp("3.9.", Py_GetVersion(), 4) != 0)
+        return PyErr_Format(PyExc_ImportError, "Python version mismatch: module was compiled for "
+            "Python %s, but the interpreter version is incompatible: %s.", "3.9", Py_GetVersion());
+    return 0;
+}
+"""
+ASKS_NOTHING = """
+#include <Python.h>
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_lib"};
+PyMODINIT_FUNC PyInit__lib(void) { return PyModule_Create(&module); }
+"""
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_an_extension_whose_name_tells_no_python(tmp_path, asks):
+    """As torchaudio's, made with pybind11, which asks; JAX's of Python 3.10 works in 3.11."""
+    prefix, include = environment(tmp_path), f"-I{sysconfig.get_path('include')}"
+    source = ASKS if asks else ASKS_NOTHING
+    data = compile_c(tmp_path / "_lib.so", source, include).read_bytes()
+    files = {"torchaudio/__init__.py": b"from . import _lib\n", "torchaudio/_lib.so": data}
+    info = prefix.dist("torchaudio", "2.8.0", ["torch"], files=files)
+    (info / "WHEEL").write_text(f"Tag: cp39-cp39-manylinux_2_28_{os.uname().machine}\n")
+    words = [prefix.path / "bin/python", "-Bc", "import torchaudio"]
+    done = subprocess.run(words, env={}, capture_output=True, text=True, check=False)
+    report = inspect(prefix.inside, environ={}, probe_driver=False)
+    found = [f for f in report.findings if f.rule == "CU409"]
+    assert [f.severity for f in found] == ["error"] * asks == ["error"] * bool(done.returncode), (
+        done
+    )
+    assert all(f.predicts in done.stderr and f.proven for f in found)
+
+
 @pytest.mark.parametrize("libc", ["gnu", "musl"])
 def test_on_musl(tmp_path, libc):
     prefix = environment(tmp_path)

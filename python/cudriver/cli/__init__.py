@@ -186,6 +186,22 @@ def _begin() -> None:
 
     gc.set_threshold(RARELY)
     _open_streams()
+    _own_modules_first()
+
+
+def _own_modules_first() -> None:
+    """Moves what PYTHONPATH and the working folder add to sys.path to its end: a packaging.py there
+    is for the programs that are looked at, and would end this one.
+    """
+    import os
+
+    try:
+        here = os.getcwd()
+    except OSError:  # it was removed
+        here = ""
+    folders = ["", *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    added = {"", *(os.path.normpath(os.path.join(here, folder)) for folder in folders)}
+    sys.path.sort(key=lambda path: path in added)
 
 
 def _open_streams() -> None:

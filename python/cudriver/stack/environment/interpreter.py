@@ -94,11 +94,15 @@ class _Reader:
         return None
 
     def _gone(self, path: str) -> Evidence | None:
-        """A venv's link to a Python that was removed or replaced by a newer one."""
+        """What a venv has in the place of its Python: a link to one that was removed or replaced by
+        a newer one, or nothing beside its scripts.
+        """
         root, link = self.root, self.root.readlink(path)
-        there = root.regular(path)[0] is not None
-        if link is None or there or os.path.dirname(path) in root.unlisted:
+        there, beside = root.regular(path)[0] is not None, root.names(os.path.dirname(path))
+        if there or os.path.dirname(path) in root.unlisted or not beside:
             return None
+        if link is None:
+            return Evidence(path, None, "is not there")
         try:
             target = root.resolve(path)
         except OSError:

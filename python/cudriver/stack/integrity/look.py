@@ -24,7 +24,7 @@ from cudriver.stack.roots.rootfs import Root
 SOURCES = 4 << 20  # bytes of sources that one check compiles: half a second
 HASHED = 256 << 20  # bytes that it hashes without --verify: half a second
 SOURCE = 1 << 20  # bytes of one source; a larger one is not compiled
-HEAD = 4096
+HEAD = PAGE = 4096
 PARSE_ONLY = 0x400  # ast.PyCF_ONLY_AST; to import ast takes 5 ms
 BUS_ERROR = "Bus error"  # as a shell says it
 
@@ -58,7 +58,10 @@ class Looker:
         name = os.path.basename(file.path)
         if records.is_library(name):
             error = self._unusable(file)
-            return file.fault(CHANGED if file.same_size else EDITED) if error is None else error
+            if error is not None or file.same_size:
+                return error or file.fault(CHANGED)
+            grown = (file.found or 0) > (file.size or 0) + PAGE  # by no strip
+            return file.fault(EDITED, "is larger" if grown else "")
         if name.endswith(".pyc"):
             return self._byte_code(file)
         try:

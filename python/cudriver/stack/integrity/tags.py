@@ -6,12 +6,16 @@ import os
 import re
 from collections.abc import Iterator
 
+from cudriver.stack.elf.parts import section
 from cudriver.stack.facts import FOREIGN, Environment, Evidence, FileFault
 from cudriver.stack.integrity.listed import Wheels
 from cudriver.stack.loader.files import machine_at
 from cudriver.stack.loader.glibc import PLATFORMS
 from cudriver.stack.loader.search import Loader
 
+# What pybind11 writes into a module, which asks for the Python that it was compiled with.
+_ASKS = "Python version mismatch: module was compiled for Python "
+_LIMIT = 64 << 20  # bytes of constants
 _NATIVE = re.compile(r'^"?([^",\n]+\.(?:so|pyd)),', re.MULTILINE)
 
 
@@ -24,10 +28,17 @@ def foreign(loader: Loader, env: Environment, wheels: Wheels) -> Iterator[FileFa
         tags = [*re.finditer(r"^Tag:[ \t]*(\S+)", text, re.MULTILINE)]
         if not tags or dist.installer == "conda" or any(takes(env, tag[1]) for tag in tags):
             continue
-        file = _proof(loader, env, dist.location, _NATIVE.findall(os.fsdecode(raw)))
+        built = re.match(r"cp3(\d+)-cp3\1t?-", tags[0][1])
+        minor = int(built[1]) if built else env.minor
+        names = _NATIVE.findall(os.fsdecode(raw))
+        file, says = _proof(loader, env, dist.location, names), ""
+        if file is None and minor != env.minor:
+            mine = (f"{dist.location}/{name}" for name in names)
+            asks = (f for f in mine if _ASKS.encode() in section(root, f, ".rodata", _LIMIT))
+            file, says = next(asks, None), f"{_ASKS}3.{minor}"
         if file is not None:
             evidence = Evidence.found(f"{dist.path}/WHEEL", text, tags[0])
-            yield FileFault(dist.name, file, FOREIGN, evidence, why=tags[0][1])
+            yield FileFault(dist.name, file, FOREIGN, evidence, why=tags[0][1], says=says)
 
 
 def takes(env: Environment, tag: str) -> bool:

@@ -153,11 +153,13 @@ class Resolver:
         if any(event.fails for event in events):
             for rescue in recipe.rescues:
                 better = self._rescue(rescue, framework, recipe)
-                if better is not None:
-                    for event in events:
+                if better is None:
+                    continue
+                alone, (process, events) = events, better
+                if not any(event.fails for event in events):
+                    for event in alone:
                         if event.fails:
                             self._fault(event.load.faults[0], framework, event, rescue.say)
-                    process, events = better
                     break
         parts = [event for event in events if event.means in (FEATURE, GPU)]
         if recipe.cpu and parts and all(event.fails for event in parts):
@@ -184,7 +186,9 @@ class Resolver:
     def _rescue(
         self, rescue: Rescue, framework: Framework, recipe: Recipe
     ) -> tuple[Process, list[Event]] | None:
-        """The process and what it loads where the rescue helps, on a machine with a driver."""
+        """The process and what it loads after a rescue that works, on a machine with a driver: what
+        fails then, fails for another reason.
+        """
         if rescue.versions and satisfies(framework.version, rescue.versions) is False:
             return None
         process = self._with(rescue.after)
@@ -193,7 +197,7 @@ class Resolver:
         events: list[Event] = []
         for steps, when in ((rescue.steps, IMPORT), (recipe.steps, IMPORT), (recipe.steps, USE)):
             for event in self.importer.follow(steps, framework, process, when):
-                if event.fails:
+                if event.fails and steps is rescue.steps:
                     return None
                 events.append(event)
         return process, events

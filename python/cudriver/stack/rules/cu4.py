@@ -210,7 +210,7 @@ def cu409(facts: Facts) -> Iterator[Finding]:
             severity = ERROR if fails else WARNING
             name = os.path.basename(fault.file)
             doubt = "" if fails else f"whether {dist.name} works without {name} is not known"
-            fields = evidence, None, fixes, dist.name, fault.file
+            fields = evidence, fault.says or None, fixes, dist.name, fault.file
             yield finding(severity, title, *fields, doubt=doubt)
 
 

@@ -37,6 +37,7 @@ from cudriver.stack.versions import newer
 
 _BUILTINS = "libnvrtc-builtins.so."
 MANY = 10  # sources of a package that nobody edits by hand
+GROWN = 2  # libraries of one; strip makes them smaller
 CUT = "Bus error"  # as a shell says it where what is mapped is not there
 
 
@@ -46,10 +47,10 @@ def cu404(facts: Facts) -> Iterator[Finding]:
     refused.sort(key=lambda fault: -RANK[fault.severity])
     broken = {f.file: f for f in refused}  # the worst of each
     groups: dict[tuple[str, str], list[FileFault]] = {}
-    edited: list[FileFault] = []
+    edited: dict[str, list[FileFault]] = {}
     for fault in facts.file_faults:
-        if fault.what == EDITED and not (facts.verified or _caused(facts, [fault])):
-            edited.append(fault)
+        if fault.what == EDITED and not _caused(facts, [fault]):
+            edited.setdefault(fault.distribution, []).append(fault)
         elif fault.file not in broken:
             groups.setdefault((fault.distribution, fault.what), []).append(fault)
     for file, damage in broken.items():
@@ -68,26 +69,26 @@ def cu404(facts: Facts) -> Iterator[Finding]:
             yield _hidden(facts, dist, max(faults, key=lambda fault: fault.proven))
         else:
             yield _not_as_brought(facts, dist, faults)
-    sources: dict[str, list[FileFault]] = {}
-    for fault in edited:
-        if fault.file.endswith(".py"):
-            sources.setdefault(fault.distribution, []).append(fault)
-    mixed = {name: found for name, found in sources.items() if len(found) >= MANY}
-    for name, found in mixed.items():
-        if (dist := facts.distribution(name)) is not None:
-            yield _of_several(facts, dist, found)
-    edited = [f for f in edited if f.distribution not in mixed or not f.file.endswith(".py")]
-    if edited:  # by somebody, and sound: one note for all of them
-        title = f"{_files(edited)} not what was installed, and sound"
-        evidence = [fault.evidence for fault in edited[:SHOWN]]
-        yield finding(NOTE, title, evidence, subject=edited[0].file)
+    sound: list[FileFault] = []
+    for name, faults in edited.items():
+        dist, sources = facts.distribution(name), sum(f.file.endswith(".py") for f in faults)
+        if dist and (sources >= MANY or sum(bool(f.why) for f in faults) >= GROWN):
+            yield _of_several(facts, dist, faults)
+        elif dist and facts.verified:
+            yield _not_as_brought(facts, dist, faults)
+        else:
+            sound += faults
+    if sound:  # edited by somebody: one note for all of them
+        title = f"{_files(sound)} not what was installed, and sound"
+        evidence = [fault.evidence for fault in sound[:SHOWN]]
+        yield finding(NOTE, title, evidence, subject=sound[0].file)
 
 
 def _of_several(facts: Facts, dist: Distribution, faults: list[FileFault]) -> Finding:
-    """So many sources that nobody edits them: one release was unpacked over another."""
+    """So many that nobody edits them by hand: one release was unpacked over another."""
     own, fixes = f"{dist.name} {dist.version}", [fix.reinstall(facts, dist)]
-    title = f"{len(faults)} sources of {own} are not what was installed"
-    doubt = f"whether {own} works with sources of another release is not known"
+    title = f"{len(faults)} files of {own} are not what was installed"
+    doubt = f"whether {own} works with files of another release is not known"
     fields = [f.evidence for f in faults[:SHOWN]], None, fixes, dist.name, faults[0].file
     return finding(WARNING, title, *fields, doubt=doubt)
 

@@ -146,5 +146,5 @@ def cu503(facts: Facts) -> Iterator[Finding]:
     env = facts.environment
     if env.gone is None:
         return
-    title = f"the Python that {env.prefix} was made with is gone: nothing in it runs"
+    title = f"the Python of {env.prefix} is gone: nothing in it runs"
     yield finding(ERROR, title, [env.gone], "No such file or directory", [fix.venv_again(env)])

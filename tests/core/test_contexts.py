@@ -277,8 +277,8 @@ def test_closing_what_things_live_in(cu) -> None:
         things = [cu.device_empty(4), cu.Stream(), cu.Event()]
     while things:
         many = len(things) > 1
-        told = "arrays, streams or events live in it" if many else "array, stream or event lives in it"
-        with pytest.raises(cu.InvalidContextError, match=f": {len(things)} {told}"):
+        told = "arrays, streams or events live" if many else "array, stream or event lives"
+        with pytest.raises(cu.InvalidContextError, match=f": {len(things)} {told} in it"):
             context.close()
         things.pop().close()
     context.close()

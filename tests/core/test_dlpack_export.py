@@ -115,7 +115,7 @@ def test_the_tensor_keeps_the_array() -> None:
     view = array[1:]
     taken, seen = kit.Taken(view.__dlpack__(**NEW)), weakref.ref(view)
     address = array.pointer
-    with pytest.raises(ValueError, match=r"cannot close .*: 1 view uses it and another library's array"):
+    with pytest.raises(ValueError, match=r"cannot close .*: 1 view uses it and another library's"):
         array.close()
     del array, view
     gc.collect()

@@ -268,9 +268,10 @@ answers = [
         f"{linux} and {windows}",
         f"{windows} or {linux}",
         f"{windows} or {linux} and python_version >= '3.10'",
+        f"({linux} or {windows}) and extra == 'all'",
     )
 ]
-assert answers == [True, False, True, True]
+assert answers == [True, False, True, True, False]
 sys.exit("packaging" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,7 +1,7 @@
 """Environment markers of requirements, for another interpreter than this one.
 
-The shapes that CUDA packages use (comparisons joined by `and` and `or`) are decided here; for the
-rest `packaging` is imported. A test holds the two to the same answers.
+The shapes that CUDA packages use (comparisons joined by `and`, `or` and parentheses) are decided
+here; for the rest `packaging` is imported. A test holds the two to the same answers.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ _VERSIONS = {"python_version", "python_full_version"}
 # One comparison, its value without escapes.
 _TERM = re.compile(r"""\s*(\w+)\s*(==|!=|<=|>=|<|>)\s*(?:"([^"\\]*)"|'([^'\\]*)')\s*""", re.ASCII)
 _AND, _OR = re.compile(r"\sand\s"), re.compile(r"\sor\s")
+_GROUP = re.compile(r"\(([^()]*)\)")  # the innermost parentheses
+# What stands in their place.
+_ANSWERS = {True: " os_name == 'posix' ", False: " os_name != 'posix' "}
 # What is left to packaging: on Linux nobody knows them from outside.
 _OTHERS = {"implementation_version", "platform_release", "platform_version"}
 
@@ -59,9 +62,11 @@ class Markers:
         if key not in self._known:
             variables = {**self.variables, "extra": extra}
             try:
-                parts = [_AND.split(part) for part in _OR.split(text)]
-                answers = [[_holds(term, variables) for term in terms] for terms in parts]
-                self._known[key] = any(map(all, answers))
+                whole = text
+                while group := _GROUP.search(whole):
+                    answer = _ANSWERS[_decide(group[1], variables)]
+                    whole = f"{whole[: group.start()]}{answer}{whole[group.end() :]}"
+                self._known[key] = _decide(whole, variables)
             except _Unsure:
                 self._known[key] = _by_packaging(text, variables)
         return self._known[key]
@@ -70,6 +75,12 @@ class Markers:
 def markers_of(python: str | None, machine: str) -> Markers:
     """Markers as CPython `python` decides them; where that is not known, as one of 3.12."""
     return Markers(marker_values(python or "3.12", machine))
+
+
+def _decide(text: str, variables: dict[str, str]) -> bool:
+    """Raises _Unsure."""
+    parts = [_AND.split(part) for part in _OR.split(text)]
+    return any(map(all, [[_holds(term, variables) for term in terms] for terms in parts]))
 
 
 def _holds(term: str, variables: dict[str, str]) -> bool:

@@ -19,12 +19,16 @@ numbers = st.lists(st.integers(0, 130), min_size=1, max_size=5).map(lambda n: ".
 locals_ = st.sampled_from(["", "", "+cu128", "+cpu", "+cu12.8", ".post1", "rc1", ".dev3", "a0"])
 any_version = st.tuples(numbers, locals_).map("".join)
 signs = st.sampled_from(["==", "!=", "<", "<=", ">", ">=", "~="])
-clause = st.tuples(signs, numbers, st.sampled_from(["", "", ".*", ".dev0", ".dev1"])).map("".join)
+clause = st.tuples(signs, numbers, st.sampled_from(["", "", ".*", ".dev0", "dev0", ".dev1"])).map(
+    "".join
+)
 # Near each other, so that each sign's edge is met: 2.9 beside 2.9.dev0, 2.9.0.0 and 2.9.1.
 near = st.lists(st.integers(0, 1), max_size=2).map(lambda n: ".".join(map(str, [2, 9, *n])))
 near_version = st.tuples(near, locals_).map("".join)
 near_clause = st.tuples(
-    signs, near, st.sampled_from(["", "", ".*", ".dev0", ".dev1", "rc1", ".post1", "+cu128"])
+    signs,
+    near,
+    st.sampled_from(["", "", ".*", ".dev0", "dev0", ".dev1", "rc1", ".post1", "+cu128"]),
 ).map("".join)
 
 

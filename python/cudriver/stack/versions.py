@@ -73,7 +73,8 @@ def _quickly(version: str, specifier: str) -> bool | None:
         operator = next((sign for sign in _SIGNS if text.startswith(sign)), "")
         stated = text[len(operator) :].lstrip(_SPACE)
         if operator in (">=", "<"):
-            stated = stated.removesuffix(".dev0")  # no release lies between 2.9.dev0 and 2.9
+            # No release lies between 2.9.dev0, also written 2.9dev0, and 2.9.
+            stated = stated.removesuffix(".dev0").removesuffix("dev0")
         wildcard = stated.endswith(".*")
         wanted = numbers(stated[:-2] if wildcard else stated)
         if not operator or wanted is None:

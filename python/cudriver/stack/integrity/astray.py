@@ -79,7 +79,7 @@ def astray(asked: Asked, facts: Facts, wheels: Wheels) -> Iterator[Astray]:
             if os.statvfs(folder).f_flag & os.ST_NOEXEC:
                 yield Astray(NOEXEC, folder, Evidence(folder, None, "is mounted with noexec"))
     for folder in env.in_front:
-        yield from look.before_the_library(folder)
+        yield from look.before_the_library(folder, [f.name for f in facts.frameworks])
     if asked.started and not env.variables.get("PYTHONSAFEPATH"):
         yield from look.before_all(asked.started, wheels)
 
@@ -120,9 +120,12 @@ class _Look(Record):
         base = self.env.base_prefix or ("/usr" if self.env.prefix == "/" else self.env.prefix)
         return f"{base}/lib/python{cut(self.env.python, 2)}"
 
-    def before_the_library(self, folder: str) -> Iterator[Astray]:
-        """Modules of a folder of PYTHONPATH that stand before those of the standard library."""
-        root = self.root
+    def before_the_library(self, folder: str, frameworks: list[str]) -> Iterator[Astray]:
+        """Modules of a folder of PYTHONPATH that stand before those of the standard library. Of
+        what one lacks, a name that the import of a framework is known to want comes first.
+        """
+        root, rows = self.root, map(table("environments")["wanted"].get, frameworks)
+        known = {name for row in rows for name in row or ()}
         for name in root.names(folder):
             stem, dot, ending = name.partition(".")
             if stem not in sys.stdlib_module_names or stem in _EARLY.split() or stem[0] == "_":
@@ -138,8 +141,10 @@ class _Look(Record):
                 continue  # the folder is the standard library's own
             mine = root.text(first, _LIMIT) or ""
             wanted = {*_DEFINED.findall(root.text(theirs, _LIMIT) or "")}
+            wanted |= {name.partition(".")[2] for name in known if name.startswith(f"{stem}.")}
             wanted = wanted.difference(re.findall(r"\w+", mine))
-            lacks = "" if _ANY.search(mine) else min(wanted, default="")
+            order = sorted(wanted, key=lambda name: (f"{stem}.{name}" not in known, name))
+            lacks = "" if _ANY.search(mine) else next(iter(order), "")
             yield Astray(STDLIB, file, Evidence(file, None, f"comes before {theirs}"), lacks)
 
     def before_all(self, folder: str, wheels: Wheels) -> Iterator[Astray]:

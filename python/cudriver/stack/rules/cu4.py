@@ -270,8 +270,12 @@ def _astray(facts: Facts, fault: Astray) -> Finding:
     if fault.why:
         title += f" and lacks {fault.why}"
         known = table("environments")
-        if module in known["needed"] and facts.frameworks:
-            severity, says = ERROR, f"module '{module}' has no attribute"
+        wanted = (known["wanted"].get(f.name, {}) for f in facts.frameworks)
+        says = next(filter(None, (row.get(f"{module}.{fault.why}") for row in wanted)), None)
+        if says is None and module in known["needed"] and facts.frameworks:
+            says = f"module '{module}' has no attribute"
+        if says is not None:
+            severity = ERROR
         elif module in known["imported"] and facts.frameworks:
             doubt = f"whether the frameworks here work with {fault.file} is not known"
     fixes = leak_of(facts, fault.file) or [f"give {fault.file} another name."]

@@ -11,7 +11,7 @@ from cudriver.stack.environment.records import Owners, module_of
 from cudriver.stack.facts import Distribution, Evidence, Framework
 from cudriver.stack.load.imports import applies
 from cudriver.stack.load.recipes import Recipe, listed, parse
-from cudriver.stack.names import matches
+from cudriver.stack.names import matches, unsuffixed
 from cudriver.stack.record import Record, put
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import matters
@@ -138,7 +138,7 @@ class Finder:
         """The version that a distribution pins of a package: "==9.19.0.56"."""
         for requirement in dist.requires if dist else ():
             match = re.match(r"==\s*([0-9][0-9.]*)", requirement.specifier)
-            if match and re.sub(r"-cu\d+\Z", "", requirement.name) == stem:
+            if match and unsuffixed(requirement.name) == stem:
                 return match[1].rstrip("."), requirement.evidence
         return None
 
@@ -148,7 +148,9 @@ class Finder:
         """
         entries = self.owners.of.get(dist.path, [])[:MAX_LIBRARIES] if matters_here(dist) else []
         paths = [entry.path for entry in entries if self.root.is_file(entry.path)]
-        wants = dist.kind == "wheel" and not matters(dist.name, "bindings") and _requires_cuda(dist)
+        names = (requirement.name for requirement in dist.active(()))  # for itself
+        cuda = any(n == "cuda-toolkit" or re.fullmatch(r"nvidia-.+-cu\d+", n) for n in names)
+        wants = dist.kind == "wheel" and not matters(dist.name, "bindings") and cuda
         if not paths and not wants:
             return None
         package = dist.path
@@ -263,12 +265,6 @@ class _Reader(Record):
                 parts = [part for part in match.groups() if part] if match else []
                 return (".".join(parts) or text, dist.evidence) if match else None
         return dist.version, dist.evidence
-
-
-def _requires_cuda(dist: Distribution) -> bool:
-    """Whether a package requires NVIDIA's libraries for itself."""
-    names = (requirement.name for requirement in dist.active(()))
-    return any(n == "cuda-toolkit" or re.fullmatch(r"nvidia-.+-cu\d+", n) for n in names)
 
 
 _ARCHS = re.compile(rb"(?:sm|compute)_\d+[af]?(?: (?:sm|compute)_\d+[af]?)* ?\0")

@@ -151,7 +151,11 @@ class Process:
             except _elf.ElfError as error:
                 load.faults.append(LoadFault("not found", main.path, str(error), interpreter))
         before = len(load.faults)
-        for name in self._preloads():
+        text = self.loader.root.text(PRELOAD_FILE) or ""
+        lines = text.partition("\0")[0].splitlines()
+        wanted = self.loader.environ.get("LD_PRELOAD", "").replace(":", " ").split(" ")
+        wanted += [each for x in lines for each in re.split(r"[\s:]", x.partition("#")[0])]
+        for name in filter(None, wanted):
             obj = self._map(name, main, load, main)
             if obj is not None and obj not in preloaded:
                 preloaded.append(obj)
@@ -167,13 +171,6 @@ class Process:
         forced = "glibc.rtld.execstack=2" in tunables
         self._stack_fixed = self.loader.settings.refuses_exec_stack and not (executable or forced)
         return load
-
-    def _preloads(self) -> list[str]:
-        wanted = self.loader.environ.get("LD_PRELOAD", "").replace(":", " ").split(" ")
-        text = self.loader.root.text(PRELOAD_FILE) or ""
-        for line in text.partition("\0")[0].splitlines():
-            wanted += re.split(r"[\s:]", line.partition("#")[0])
-        return list(filter(None, wanted))
 
     # ---- dlopen ----
 

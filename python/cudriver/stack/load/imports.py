@@ -165,7 +165,10 @@ class Importer:
                 return
         env, given = self.env, self.env.variables.get
         conda = env.prefix if env.kind == "conda" else given("CONDA_PREFIX")
-        path = self._in_wheels(step) or self._below(conda, step)
+        wheels = ((site, place) for place in step.places for site in env.sites)
+        named = ((site, f"{place}/{name}") for site, place in wheels for name in step.find)
+        inside = (path for site, pattern in named for path in self.root.glob(site, pattern))
+        path = next(inside, None) or self._below(conda, step)
         if path is None:
             for load in _until_one_loads(map(process.dlopen, filter(_is_so, step.find))):
                 if load.error is None:
@@ -187,15 +190,6 @@ class Importer:
             yield event
             if os.path.basename(path).startswith("libnvrtc.so"):
                 yield from self._builtins(path, process)
-
-    def _in_wheels(self, step: Step) -> str | None:
-        for place in step.places:
-            for site in self.env.sites:
-                for name in step.find:
-                    found = self.root.glob(site, f"{place}/{name}")
-                    if found:
-                        return found[0]
-        return None
 
     def _below(self, prefix: str | None, step: Step) -> str | None:
         for folder in step.anchors or ("lib64", "lib"):

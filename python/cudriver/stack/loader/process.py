@@ -81,12 +81,6 @@ class Process:
         for name in (obj.path, obj.elf.soname or obj.path, *obj.names):
             self._names.setdefault(name, obj)
 
-    def _forget(self, new: Sequence[LoadedObject]) -> None:
-        gone = {id(obj) for obj in new}
-        self.objects = [obj for obj in self.objects if id(obj) not in gone]
-        self._names = {n: obj for n, obj in self._names.items() if id(obj) not in gone}
-        self._inodes = {n: obj for n, obj in self._inodes.items() if id(obj) not in gone}
-
     # ---- mapping ----
 
     def _map(
@@ -204,7 +198,10 @@ class Process:
             order = relocation_order(searchlist) if len(new) > 1 else load.objects
             self._check(load, [obj for obj in order if id(obj) in new], scope, now)
         if load.faults:
-            self._forget(load.objects)
+            gone = {id(obj) for obj in load.objects}
+            self.objects = [obj for obj in self.objects if id(obj) not in gone]
+            self._names = {n: obj for n, obj in self._names.items() if id(obj) not in gone}
+            self._inodes = {n: obj for n, obj in self._inodes.items() if id(obj) not in gone}
             return load
         if everywhere:
             self.scope = scope

@@ -82,6 +82,10 @@ class Finder:
         dist = dists[0] if dists else None
         if dist is None and (package is None or not recipe.build.get("version")):
             return None
+        # Whether another installed package requires one of these, be it by an extra.
+        names = {dist.name for dist in dists}
+        others = (each for name, each in self.distributions.items() if name not in names)
+        needed = (r.name in names for each in others for r in each.requires)
         made = Framework(
             recipe.name,
             dist.version if dist else "",
@@ -91,7 +95,7 @@ class Finder:
             module=recipe.module,
             after=recipe.after,
             extra=recipe.extra,
-            required=any(step.alone for step in recipe.steps) and self._required(dists),
+            required=any(step.alone for step in recipe.steps) and any(needed),
         )
         reader = _Reader(self, made, dist, os.path.dirname(package) if package else None)
         version = reader.first(recipe.build.get("version", []))
@@ -105,12 +109,6 @@ class Finder:
         mine = [step for step in recipe.steps if applies(step, made)]
         put(made, finds_wheels=any(step.pathfinder or step.find for step in mine))
         return made
-
-    def _required(self, dists: list[Distribution]) -> bool:
-        """Whether another installed package requires one of these, be it by an extra."""
-        names = {dist.name for dist in dists}
-        others = (dist for name, dist in self.distributions.items() if name not in names)
-        return any(required.name in names for dist in others for required in dist.requires)
 
     def package(self, name: str) -> str | None:
         """The folder (or file) of an importable package: the first on the path that has its first

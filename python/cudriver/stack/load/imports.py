@@ -121,14 +121,9 @@ class Importer:
         one which is not known are left out.
         """
         known = {"{major}": cut(framework.cuda, 1), "{cudnn}": cut(framework.cudnn_built, 1)}
-        found = []
-        for name in names:
-            for sign, value in known.items():
-                if value is not None:
-                    name = name.replace(sign, value)
-            if "{major}" not in name and "{cudnn}" not in name:
-                found.append(name)
-        return found
+        for sign, value in known.items():
+            names = [name.replace(sign, value or sign) for name in names]
+        return [name for name in names if not any(sign in name for sign in known)]
 
     def files(self, step: Step, framework: Framework) -> list[str]:
         """The files that a step's patterns name, of the first site-packages that has one."""
@@ -234,13 +229,8 @@ def applies(step: Step, framework: Framework) -> bool:
 
 def mapped(process: Process, name: str) -> LoadedObject | None:
     """The mapped object of that SONAME or file name."""
-    known = process.find(name)
-    if known is not None:
-        return known
-    for obj in process.objects:
-        if matches(os.path.basename(obj.path), name):
-            return obj
-    return None
+    named = (each for each in process.objects if matches(os.path.basename(each.path), name))
+    return process.find(name) or next(named, None)
 
 
 def _is_so(path: str) -> bool:
@@ -277,6 +267,4 @@ def _nearest(files: list[str], cuda: str | None) -> list[str]:
         if digits and int(digits[1]) == wanted[0]:
             builds[int(digits[1]), int(digits[2])] = path
     older = [build for build in builds if build <= wanted]
-    if builds:
-        return [builds[max(older) if older else min(builds)]]
-    return []
+    return [builds[max(older) if older else min(builds)]] if builds else []

@@ -213,17 +213,13 @@ class _Search:
         for folder in (*shared, *(f"{prefix}/share/jupyter/kernels" for prefix in prefixes)):
             for name in self.files.names(folder):
                 spec = f"{folder}/{name}/kernel.json"
-                executable = self._kernel_python(spec)
-                prefix = prefix_of_python(self.files, executable) if executable else None
-                if prefix:
+                try:
+                    first = json.loads(self.files.text(spec, 1 << 20) or "")["argv"][0]
+                except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+                    continue
+                known = isinstance(first, str) and first.startswith("/")
+                if known and (prefix := prefix_of_python(self.files, first)):
                     yield spec, name, prefix
-
-    def _kernel_python(self, spec: str) -> str | None:
-        try:
-            first = json.loads(self.files.text(spec, 1 << 20) or "")["argv"][0]
-        except (ValueError, KeyError, IndexError, TypeError, RecursionError):
-            return None
-        return first if isinstance(first, str) and first.startswith("/") else None
 
     def _look(self, prefix: str, source: str, kind: str | None = None) -> Iterator[Found]:
         """The environment at `prefix`, if there is one and it was not seen."""

@@ -92,13 +92,15 @@ class _Reader(Record):
             if kind == "wheel":
                 self.root.note(metadata, f"cannot be read: {_reason(error)}")
             raw = b""
+        head = _head(raw)
         if not match:
-            match = _from_headers(raw)
+            parts = (_header(head, key)[0].replace("-", "_") for key in (b"Name", b"Version"))
+            match = _INFO.match("-".join(parts))
             if match is None:
                 if raw:
                     self.root.note(metadata, "has no Name and Version")
                 return None
-        head, name = _head(raw), normal(match["name"])
+        name = normal(match["name"])
         dist = Distribution(name, match["version"], kind, path, folder)
         text = head.decode("utf-8", "replace")
         asked = [(normal(found[1]), found) for found in _ASKS.finditer(text)]
@@ -216,11 +218,6 @@ def installer(root: Root, dist: Distribution) -> str | None:
 
 def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
-
-
-def _from_headers(raw: bytes) -> re.Match[str] | None:
-    name, version = (_header(_head(raw), key)[0].replace("-", "_") for key in (b"Name", b"Version"))
-    return _INFO.match(f"{name}-{version}") if name and version else None
 
 
 def _head(raw: bytes) -> bytes:

@@ -265,8 +265,10 @@ class _Copy:
             made: dict[str, Any] = {key: used[key] for key in ("cudnn", "nccl") if key in used}
             if framework.distribution == name:
                 made.update(version=version, cuda=cuda)
-                if name == "torch":
-                    made.update(_torch(version, cuda, facts.environment.platform))
+                if name == "torch":  # with the libraries that it pins
+                    archs = fix.torch_archs(version, cuda, facts.environment.platform)
+                    made.update(archs=archs, variant="cuda" if cuda else "cpu", loads=[])
+                    made.update(fails=False, cudnn=None, cudnn_built=None, nccl=None)
             facts.frameworks[at] = but(framework, **made)
 
     def remove(self, name: str) -> None:
@@ -299,13 +301,6 @@ def _release(wanted: str, old: Distribution | None) -> str:
     if not stated or (old is not None and satisfies(have, wanted)):
         return have
     return next((release for release in stated if satisfies(release, wanted)), stated[0])
-
-
-def _torch(version: str, cuda: str | None, platform: str) -> dict[str, Any]:
-    """A build of PyTorch with the libraries that it pins."""
-    archs, kind = fix.torch_archs(version, cuda, platform), "cuda" if cuda else "cpu"
-    built = {"archs": archs, "variant": kind, "loads": [], "fails": False}
-    return {**built, "cudnn": None, "cudnn_built": None, "nccl": None}
 
 
 def _found_in_wheels(fault: LoadFault) -> set[str]:

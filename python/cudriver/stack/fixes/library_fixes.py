@@ -160,16 +160,6 @@ def _by_name(facts: Facts, fault: LoadFault) -> list[str]:
     return next(filter(None, leaks), []) or back_to_pin(facts, guess)
 
 
-def _major_for(facts: Facts, framework: Framework) -> str:
-    """The CUDA major to install for: the framework's, that of NVIDIA's Python bindings here, the
-    driver's, else the newest.
-    """
-    bindings = facts.distribution("cuda-bindings")
-    versions = (framework.cuda, bindings.version if bindings else None, facts.driver.cuda)
-    majors = (cut(version, 1) for version in versions)
-    return next((m for m in majors if m in ("11", "12", "13")), "13")
-
-
 def _newer(facts: Facts, fault: LoadFault, provider: Library) -> list[str]:
     """The provider's wheel in a version for the CUDA that asks. Where nothing pins it, the one that
     is there is what was installed, and to install it again is in vain.
@@ -237,7 +227,11 @@ def _with_extra(facts: Facts, framework: Framework, fault: LoadFault) -> str | N
     dist = facts.distribution("jax" if framework.name == "jax" else framework.distribution)
     if dist is None or fix.installer(facts.environment, dist) in fix.CONDA:
         return None
-    extra = framework.extra.replace("{major}", _major_for(facts, framework))
+    # For the framework's CUDA, that of NVIDIA's Python bindings, the driver's, else the newest.
+    bindings = facts.distribution("cuda-bindings")
+    versions = (framework.cuda, bindings.version if bindings else None, facts.driver.cuda)
+    majors = (m for m in (cut(version, 1) for version in versions) if m in ("11", "12", "13"))
+    extra = framework.extra.replace("{major}", next(majors, "13"))
     of = _beside(facts, fault, dist)
     return fix.install(facts.environment, f"{dist.name}[{extra}]=={dist.version}", of=of)
 

@@ -9,7 +9,7 @@ from struct import unpack
 from cudriver.stack.elf import parts
 from cudriver.stack.facts import Distribution, Evidence
 from cudriver.stack.loader.glibc import AARCH64, X86_64
-from cudriver.stack.names import row_of, split
+from cudriver.stack.names import majors_of, row_of, split
 from cudriver.stack.record import Any
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import toolkit_of
@@ -132,6 +132,5 @@ def cuda_of(soname: str, version: str | None, owner: Distribution | None) -> str
     built = re.search(r"cuda_?(\d+)", owner.build) if owner and owner.build else None
     if built:
         return built[1] if len(built[1]) <= 2 else f"{built[1][:2]}.{built[1][2:]}"
-    sonames: dict[str, str] = row.get("sonames") or {}
-    majors = [name for name, value in sonames.items() if value == soname]
+    majors = majors_of(soname)
     return majors[0] if len(majors) == 1 else None

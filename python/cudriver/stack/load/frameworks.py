@@ -11,7 +11,7 @@ from cudriver.stack.environment.records import Owners, module_of
 from cudriver.stack.facts import Distribution, Evidence, Framework
 from cudriver.stack.load.imports import applies
 from cudriver.stack.load.recipes import Recipe, listed, parse
-from cudriver.stack.names import matches
+from cudriver.stack.names import matches, unsuffixed
 from cudriver.stack.record import Record, put
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import matters
@@ -82,6 +82,10 @@ class Finder:
         dist = dists[0] if dists else None
         if dist is None and (package is None or not recipe.build.get("version")):
             return None
+        # Whether another installed package requires one of these, be it by an extra.
+        names = {dist.name for dist in dists}
+        others = (each for name, each in self.distributions.items() if name not in names)
+        needed = (r.name in names for each in others for r in each.requires)
         made = Framework(
             recipe.name,
             dist.version if dist else "",
@@ -91,7 +95,7 @@ class Finder:
             module=recipe.module,
             after=recipe.after,
             extra=recipe.extra,
-            required=any(step.alone for step in recipe.steps) and self._required(dists),
+            required=any(step.alone for step in recipe.steps) and any(needed),
         )
         reader = _Reader(self, made, dist, os.path.dirname(package) if package else None)
         version = reader.first(recipe.build.get("version", []))
@@ -105,12 +109,6 @@ class Finder:
         mine = [step for step in recipe.steps if applies(step, made)]
         put(made, finds_wheels=any(step.pathfinder or step.find for step in mine))
         return made
-
-    def _required(self, dists: list[Distribution]) -> bool:
-        """Whether another installed package requires one of these, be it by an extra."""
-        names = {dist.name for dist in dists}
-        others = (dist for name, dist in self.distributions.items() if name not in names)
-        return any(required.name in names for dist in others for required in dist.requires)
 
     def package(self, name: str) -> str | None:
         """The folder (or file) of an importable package: the first on the path that has its first
@@ -138,7 +136,7 @@ class Finder:
         """The version that a distribution pins of a package: "==9.19.0.56"."""
         for requirement in dist.requires if dist else ():
             match = re.match(r"==\s*([0-9][0-9.]*)", requirement.specifier)
-            if match and re.sub(r"-cu\d+\Z", "", requirement.name) == stem:
+            if match and unsuffixed(requirement.name) == stem:
                 return match[1].rstrip("."), requirement.evidence
         return None
 
@@ -148,7 +146,9 @@ class Finder:
         """
         entries = self.owners.of.get(dist.path, [])[:MAX_LIBRARIES] if matters_here(dist) else []
         paths = [entry.path for entry in entries if self.root.is_file(entry.path)]
-        wants = dist.kind == "wheel" and not matters(dist.name, "bindings") and _requires_cuda(dist)
+        names = (requirement.name for requirement in dist.active(()))  # for itself
+        cuda = any(n == "cuda-toolkit" or re.fullmatch(r"nvidia-.+-cu\d+", n) for n in names)
+        wants = dist.kind == "wheel" and not matters(dist.name, "bindings") and cuda
         if not paths and not wants:
             return None
         package = dist.path
@@ -263,12 +263,6 @@ class _Reader(Record):
                 parts = [part for part in match.groups() if part] if match else []
                 return (".".join(parts) or text, dist.evidence) if match else None
         return dist.version, dist.evidence
-
-
-def _requires_cuda(dist: Distribution) -> bool:
-    """Whether a package requires NVIDIA's libraries for itself."""
-    names = (requirement.name for requirement in dist.active(()))
-    return any(n == "cuda-toolkit" or re.fullmatch(r"nvidia-.+-cu\d+", n) for n in names)
 
 
 _ARCHS = re.compile(rb"(?:sm|compute)_\d+[af]?(?: (?:sm|compute)_\d+[af]?)* ?\0")

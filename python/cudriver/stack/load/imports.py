@@ -121,14 +121,9 @@ class Importer:
         one which is not known are left out.
         """
         known = {"{major}": cut(framework.cuda, 1), "{cudnn}": cut(framework.cudnn_built, 1)}
-        found = []
-        for name in names:
-            for sign, value in known.items():
-                if value is not None:
-                    name = name.replace(sign, value)
-            if "{major}" not in name and "{cudnn}" not in name:
-                found.append(name)
-        return found
+        for sign, value in known.items():
+            names = [name.replace(sign, value or sign) for name in names]
+        return [name for name in names if not any(sign in name for sign in known)]
 
     def files(self, step: Step, framework: Framework) -> list[str]:
         """The files that a step's patterns name, of the first site-packages that has one."""
@@ -165,7 +160,10 @@ class Importer:
                 return
         env, given = self.env, self.env.variables.get
         conda = env.prefix if env.kind == "conda" else given("CONDA_PREFIX")
-        path = self._in_wheels(step) or self._below(conda, step)
+        wheels = ((site, place) for place in step.places for site in env.sites)
+        named = ((site, f"{place}/{name}") for site, place in wheels for name in step.find)
+        inside = (path for site, pattern in named for path in self.root.glob(site, pattern))
+        path = next(inside, None) or self._below(conda, step)
         if path is None:
             for load in _until_one_loads(map(process.dlopen, filter(_is_so, step.find))):
                 if load.error is None:
@@ -187,15 +185,6 @@ class Importer:
             yield event
             if os.path.basename(path).startswith("libnvrtc.so"):
                 yield from self._builtins(path, process)
-
-    def _in_wheels(self, step: Step) -> str | None:
-        for place in step.places:
-            for site in self.env.sites:
-                for name in step.find:
-                    found = self.root.glob(site, f"{place}/{name}")
-                    if found:
-                        return found[0]
-        return None
 
     def _below(self, prefix: str | None, step: Step) -> str | None:
         for folder in step.anchors or ("lib64", "lib"):
@@ -240,13 +229,8 @@ def applies(step: Step, framework: Framework) -> bool:
 
 def mapped(process: Process, name: str) -> LoadedObject | None:
     """The mapped object of that SONAME or file name."""
-    known = process.find(name)
-    if known is not None:
-        return known
-    for obj in process.objects:
-        if matches(os.path.basename(obj.path), name):
-            return obj
-    return None
+    named = (each for each in process.objects if matches(os.path.basename(each.path), name))
+    return process.find(name) or next(named, None)
 
 
 def _is_so(path: str) -> bool:
@@ -283,6 +267,4 @@ def _nearest(files: list[str], cuda: str | None) -> list[str]:
         if digits and int(digits[1]) == wanted[0]:
             builds[int(digits[1]), int(digits[2])] = path
     older = [build for build in builds if build <= wanted]
-    if builds:
-        return [builds[max(older) if older else min(builds)]]
-    return []
+    return [builds[max(older) if older else min(builds)]] if builds else []

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from cudriver.stack.roots.rootfs import Root
 
 X86_64, AARCH64 = 62, 183  # e_machine
-MACHINES = {"x86_64": X86_64, "aarch64": AARCH64}
 
 INTERPRETERS = {X86_64: "/lib64/ld-linux-x86-64.so.2", AARCH64: "/lib/ld-linux-aarch64.so.1"}
-PLATFORMS = {number: name for name, number in MACHINES.items()}
+PLATFORMS = {X86_64: "x86_64", AARCH64: "aarch64"}
 # The flags of cache entries that a program of this machine may take; 1 is the old "any libc".
 CACHE_FLAGS = {X86_64: (1, 0x0303), AARCH64: (1, 0x0A03)}
 

@@ -81,12 +81,6 @@ class Process:
         for name in (obj.path, obj.elf.soname or obj.path, *obj.names):
             self._names.setdefault(name, obj)
 
-    def _forget(self, new: Sequence[LoadedObject]) -> None:
-        gone = {id(obj) for obj in new}
-        self.objects = [obj for obj in self.objects if id(obj) not in gone]
-        self._names = {n: obj for n, obj in self._names.items() if id(obj) not in gone}
-        self._inodes = {n: obj for n, obj in self._inodes.items() if id(obj) not in gone}
-
     # ---- mapping ----
 
     def _map(
@@ -151,7 +145,11 @@ class Process:
             except _elf.ElfError as error:
                 load.faults.append(LoadFault("not found", main.path, str(error), interpreter))
         before = len(load.faults)
-        for name in self._preloads():
+        text = self.loader.root.text(PRELOAD_FILE) or ""
+        lines = text.partition("\0")[0].splitlines()
+        wanted = self.loader.environ.get("LD_PRELOAD", "").replace(":", " ").split(" ")
+        wanted += [each for x in lines for each in re.split(r"[\s:]", x.partition("#")[0])]
+        for name in filter(None, wanted):
             obj = self._map(name, main, load, main)
             if obj is not None and obj not in preloaded:
                 preloaded.append(obj)
@@ -167,13 +165,6 @@ class Process:
         forced = "glibc.rtld.execstack=2" in tunables
         self._stack_fixed = self.loader.settings.refuses_exec_stack and not (executable or forced)
         return load
-
-    def _preloads(self) -> list[str]:
-        wanted = self.loader.environ.get("LD_PRELOAD", "").replace(":", " ").split(" ")
-        text = self.loader.root.text(PRELOAD_FILE) or ""
-        for line in text.partition("\0")[0].splitlines():
-            wanted += re.split(r"[\s:]", line.partition("#")[0])
-        return list(filter(None, wanted))
 
     # ---- dlopen ----
 
@@ -207,7 +198,10 @@ class Process:
             order = relocation_order(searchlist) if len(new) > 1 else load.objects
             self._check(load, [obj for obj in order if id(obj) in new], scope, now)
         if load.faults:
-            self._forget(load.objects)
+            gone = {id(obj) for obj in load.objects}
+            self.objects = [obj for obj in self.objects if id(obj) not in gone]
+            self._names = {n: obj for n, obj in self._names.items() if id(obj) not in gone}
+            self._inodes = {n: obj for n, obj in self._inodes.items() if id(obj) not in gone}
             return load
         if everywhere:
             self.scope = scope

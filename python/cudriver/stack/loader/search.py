@@ -148,8 +148,7 @@ class Loader(LoaderFiles):
 
     @cached_property
     def _configured(self) -> list[tuple[str, str]]:
-        folders = glibc.configured_folders(self.root)
-        return [(folder.rstrip("/") + "/", origin) for folder, origin in folders]
+        return [(f"{folder}/", origin) for folder, origin in glibc.configured_folders(self.root)]
 
     def _places(
         self, asking: LoadedObject | None, main: LoadedObject | None
@@ -195,10 +194,11 @@ class Loader(LoaderFiles):
                     result.searched.append(folder)
                 for path in self._named(rule, folder, name):
                     hit = Hit(path, self.real_path(self.absolute(path)), rule, entry, owner)
-                    if result.settled:
-                        self._note_shadow(result, hit)
-                    else:
+                    known = [result.real_path, *(other.real_path for other in result.shadowed)]
+                    if not result.settled:
                         self._try(result, hit, passed)
+                    elif hit.real_path not in known and self.would_pass(hit.path):
+                        result.shadowed.append(hit)
         if not result.settled and "other class" in passed:
             result.error = f"{name}: wrong ELF class: ELFCLASS32"
         elif not result.settled:
@@ -247,8 +247,3 @@ class Loader(LoaderFiles):
         if names is None:
             return [path] if folder[:1] != "/" or self.root.exists(path) else []
         return [path] if name in names else []
-
-    def _note_shadow(self, result: Search, hit: Hit) -> None:
-        known = [result.real_path, *(other.real_path for other in result.shadowed)]
-        if hit.real_path not in known and self.would_pass(hit.path):
-            result.shadowed.append(hit)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from cudriver import _elf
-from cudriver._elf import Reference
 from cudriver.stack.facts import LoadFault
 from cudriver.stack.loader.search import LoadedObject
 
@@ -84,16 +83,10 @@ def check_symbols(
             elf = provider.elf if provider else None
             if elf and not elf.has_symbol_versions and elf.find(reference.name):
                 continue
-            fault = _symbol_fault(obj, reference, lazy, provider)
+            name, version = reference.name, reference.version
+            message = f"{obj.path}: undefined symbol: {name}"
+            message += f", version {version}" if version is not None else ""
+            where = provider.path if provider is not None else reference.library
+            fault = LoadFault("symbol", obj.path, message, name, where, lazy)
             (later if lazy else faults).append(fault)
     return faults, later
-
-
-def _symbol_fault(
-    obj: LoadedObject, reference: Reference, lazy: bool, provider: LoadedObject | None
-) -> LoadFault:
-    name, version = reference.name, reference.version
-    message = f"{obj.path}: undefined symbol: {name}"
-    message += f", version {version}" if version is not None else ""
-    path = provider.path if provider is not None else reference.library
-    return LoadFault("symbol", obj.path, message, name, path, lazy)

@@ -112,10 +112,9 @@ def directory(root: Root, path: str) -> Toolkit | None:
 
 
 def _headers(root: Root, path: str) -> str | None:
-    for name in ("include", *(f"targets/{t}/include" for t in _TARGETS)):
-        if root.is_file(f"{path}/{name}/cuda.h"):
-            return f"{path}/{name}"
-    return None
+    names = ("include", *(f"targets/{t}/include" for t in _TARGETS))
+    folders = (f"{path}/{name}" for name in names)
+    return next((folder for folder in folders if root.is_file(f"{folder}/cuda.h")), None)
 
 
 def _states(root: Root, file: str, pattern: str, quiet: bool = False) -> Evidence | None:

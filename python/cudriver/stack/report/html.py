@@ -136,9 +136,12 @@ def _section(report: Outcome, classes: str, name: str = "") -> str:
         shown = ((p.file, translate(p.text, "{problem}")) for p in facts.problems)
         rows = "".join(f"<li><code>{_text(file)}</code> {_text(why)}</li>" for file, why in shown)
         parts.append(f"<h2>{_text(say('Not readable'))}</h2><ul>{rows}</ul>")
-    parts.append(_libraries(report))
-    parts.append("</section>")
-    return "".join(parts)
+    if libraries := report.libraries:  # every one, as the terminal tells of it (-v)
+        n, how = len(libraries), terminal.ELSEWHERE
+        count = _text(say("1 CUDA library" if n == 1 else "{n} CUDA libraries", n=n))
+        lines = (line for each in libraries for line in terminal.library_lines(each, facts, how))
+        parts.append(f"<details><summary>{count}</summary>{_lines(lines)}</details>")
+    return "".join([*parts, "</section>"])
 
 
 def _components(report: Outcome) -> str:
@@ -184,16 +187,6 @@ def _evidence(evidence: Evidence, facts: Facts) -> str:
     place, value = terminal.location(facts, evidence), _text(terminal.value_of(evidence))
     shown = f' <span class="soft">{value}</span>' if value else ""
     return f'<p><code title="{_text(evidence.file)}">{_text(place)}</code>{shown}</p>'
-
-
-def _libraries(report: Outcome) -> str:
-    """Every library, as the terminal tells of it (-v)."""
-    libraries, facts = report.libraries, report.facts
-    count = say("1 CUDA library" if len(libraries) == 1 else "{n} CUDA libraries", n=len(libraries))
-    how = terminal.ELSEWHERE
-    lines = (line for each in libraries for line in terminal.library_lines(each, facts, how))
-    shown = f"<details><summary>{_text(count)}</summary>{_lines(lines)}</details>"
-    return shown if libraries else ""
 
 
 def _lines(lines: Iterable[str]) -> str:

@@ -82,11 +82,6 @@ def _apt(cuda: str) -> str:
     return f"sudo apt-get install {quote('cuda-toolkit-' + cuda.replace('.', '-'))}"
 
 
-def _export(variable: str, nvcc: str) -> str:
-    """Sets a variable to the toolkit of an nvcc."""
-    return f"export {variable}={quote(os.path.dirname(os.path.dirname(nvcc)))}"
-
-
 def _built(facts: Facts) -> str | None:
     """The release of PyTorch's CUDA."""
     torch = facts.framework("torch")
@@ -106,7 +101,8 @@ def _nvcc_fix(facts: Facts, name: str = "CUDA_HOME") -> list[str]:
     there = [(t.compiles, t.nvcc) for t in facts.toolkits if t.nvcc]
     there = [(version, nvcc) for version, nvcc in there if _serves(facts, version)]
     if there:
-        return [_export(name, max(there, key=lambda each: cut(each[0], 2) == built)[1])]
+        best = max(there, key=lambda each: cut(each[0], 2) == built)[1]
+        return [f"export {name}={quote(os.path.dirname(os.path.dirname(best)))}"]
     known = [row["toolkit"] for row in table("architectures")["toolkits"]]
     fitting = (r for r in filter(None, [built, *known]) if _serves(facts, r))
     release = next(fitting, built or known[-1])

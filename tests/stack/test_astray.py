@@ -146,6 +146,12 @@ def test_a_python_that_was_upgraded_in_place(venv):
 def test_a_pth_file_that_ends_python(venv, line, told):
     (venv.site / "own.pth").write_text(line + "\n")
     assert judged(venv) == told
+    for finding in inspect(venv.inside, environ={}, probe_driver=False).findings if told else ():
+        if finding.rule == "CU410":
+            python = [venv.path / "bin/python", "-c", ""]
+            done = subprocess.run(python, env={}, capture_output=True, text=True, check=False)
+            assert (finding.predicts is None) == (not done.stderr)
+            assert (finding.predicts or "") in done.stderr
 
 
 HARMLESS = [

@@ -366,7 +366,8 @@ class Astray(Record, frozen=True):
     what: str  # ELSEWHERE, ...
     file: str
     evidence: Evidence
-    why: str = ""  # ELSEWHERE: in words; STDLIB: a name of the library's module that this one lacks
+    # ELSEWHERE: in words; ENDS: by which call; STDLIB: a name of the library's that this one lacks
+    why: str = ""
 
 
 class Facts(Record, frozen=True):

@@ -59,10 +59,12 @@ def astray(asked: Asked, facts: Facts, wheels: Wheels) -> Iterator[Astray]:
             for number, line in enumerate(text.splitlines(), 1):
                 if line.startswith(("import ", "import\t")):
                     moves = _MOVING.match(line) and not ADDS.fullmatch(line)
-                    what = ENDS if _ends(line, _ENDS) else MOVES if moves else ""
+                    ends = _ends(line, _ENDS)
+                    what = ENDS if ends else MOVES if moves else ""
                     file = f"{folder}/{name}"
                     if what:
-                        yield Astray(what, file, Evidence(file, number, line.strip()[:200]))
+                        evidence = Evidence(file, number, line.strip()[:200])
+                        yield Astray(what, file, evidence, ends)
     users = env.user_base and looks_outside(pyvenv(root, env.prefix))
     for name in ("sitecustomize.py", "usercustomize.py")[: 2 if users else 1]:
         # The standard library comes before all but PYTHONPATH, and Debian's has a sitecustomize.
@@ -70,8 +72,8 @@ def astray(asked: Asked, facts: Facts, wheels: Wheels) -> Iterator[Astray]:
         files = (f"{folder}/{name}" for folder in (env.pythonpath if hidden else env.site_packages))
         file = next(filter(root.is_file, files), "")
         text = (root.text(file, _LIMIT) or "") if file else ""
-        if _ends(text, _ENDS | _LATER):
-            yield Astray(ENDS, file, Evidence(file, None, "ends Python where it is imported"))
+        if ends := _ends(text, _ENDS | _LATER):
+            yield Astray(ENDS, file, Evidence(file, None, "ends Python where it is imported"), ends)
         elif moving := _MOVING.search(text):
             yield Astray(MOVES, file, Evidence.found(file, text, moving))
     for folder in env.site_packages if root.host else ():
@@ -176,17 +178,17 @@ def _parsed(text: str) -> list[_ast.stmt]:
     return tree.body
 
 
-def _ends(text: str, calls: set[str]) -> bool:
-    """Whether code ends Python whatever happens: by a statement of its own, in no condition."""
+def _ends(text: str, calls: set[str]) -> str:
+    """What ends Python in this code whatever happens: a statement of its own, in no condition."""
     for node in _parsed(text) if _EXITING.search(text) else ():
         called = node.value if isinstance(node, _ast.Expr) else None
         if isinstance(called, _ast.Call) and _dotted(called.func) in calls:
-            return True
+            return _dotted(called.func)
         raised = node.exc if isinstance(node, _ast.Raise) else None
         raised = raised.func if isinstance(raised, _ast.Call) else raised
         if isinstance(raised, _ast.Name) and raised.id == "SystemExit":
-            return True
-    return False
+            return raised.id
+    return ""
 
 
 def _dotted(node: _ast.expr) -> str:

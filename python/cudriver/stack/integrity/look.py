@@ -26,6 +26,7 @@ HASHED = 256 << 20  # bytes that it hashes without --verify: half a second
 SOURCE = 1 << 20  # bytes of one source; a larger one is not compiled
 HEAD = PAGE = 4096
 PARSE_ONLY = 0x400  # ast.PyCF_ONLY_AST; to import ast takes 5 ms
+NOT_FOUND = "cannot open shared object file: No such file or directory"  # so glibc passes it over
 BUS_ERROR = "Bus error"  # as a shell says it
 
 
@@ -85,7 +86,8 @@ class Looker:
         """
         kind, words = self.loader.outcome(file.path)
         if kind in ("other machine", "other class"):
-            return file.fault(DAMAGED, f"is for another machine than {self.env.platform}")
+            says = NOT_FOUND if kind == "other machine" and self.env.libc == "gnu" else ""
+            return file.fault(DAMAGED, f"is for another machine than {self.env.platform}", says)
         if kind == "rejected":
             says = (words or "").removeprefix(f"{file.path}: ")
             cut = says.startswith("truncated: ")  # it is mapped, and read where nothing is

@@ -254,7 +254,8 @@ def _astray(facts: Facts, fault: Astray) -> Finding:
         return finding(ERROR, title, [fault.evidence], says, [fix.venv_again(env)])
     if fault.what == ENDS:
         title, fixes = f"{fault.file} ends every start of Python", [f"remove it from {fault.file}."]
-        return finding(ERROR, title, [fault.evidence], None, fixes)
+        says = None if fault.why.startswith("os.") else "Failed to import the site module"
+        return finding(ERROR, title, [fault.evidence], says, fixes)
     if fault.what == NOEXEC:
         title = f"no library in {fault.file} can be loaded: it is mounted with noexec"
         mount = f'sudo mount -o remount,exec "$(findmnt -no TARGET --target {quote(fault.file)})"'

@@ -68,7 +68,10 @@ class Child:
         if code is None:
             return raw, f"{'did not end' if closed else 'gave no answer'} within {self.limit:g} s"
         if code < 0:
-            return raw, f"crashed ({signal_name(-code)})"
+            import signal
+
+            names = {each.value: each.name for each in signal.Signals}
+            return raw, f"crashed ({names.get(-code, f'signal {-code}')})"
         return raw, f"ended with exit code {code}" if code else None
 
     def _read(self) -> tuple[bytes, bool]:
@@ -111,16 +114,6 @@ class Child:
             if pid:
                 self._status = status
         return self._status is not None
-
-
-def signal_name(number: int) -> str:
-    """ "SIGSEGV"; "signal 36" for one that has no name."""
-    import signal
-
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def ourselves(*words: str) -> list[str]:

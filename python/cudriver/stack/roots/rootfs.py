@@ -77,9 +77,6 @@ class Root:
         self.unlisted: dict[str, str] = {}  # folders in which something may not be seen, and why
         self.problems: list[Problem] = []  # what could not be read or understood
 
-    def __repr__(self) -> str:
-        return f"Root({self.path!r})"
-
     def note(self, file: str, text: str, line: int | None = None) -> None:
         """Keeps what is wrong with a file, for the report."""
         self.problems.append(Problem(file, text, line))

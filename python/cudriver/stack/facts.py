@@ -366,8 +366,7 @@ class Astray(Record, frozen=True):
     what: str  # ELSEWHERE, ...
     file: str
     evidence: Evidence
-    # ELSEWHERE: in words; ENDS: by which call; STDLIB: a name of the library's that this one lacks
-    why: str = ""
+    why: str = ""  # ELSEWHERE: in words; ENDS: by which call; STDLIB: a name that this one lacks
 
 
 class Facts(Record, frozen=True):

@@ -18,7 +18,7 @@ from cudriver.stack.environment import records
 from cudriver.stack.environment.records import Entry
 from cudriver.stack.facts import CHANGED, DAMAGED, EDITED, MISSING, Environment, FileFault
 from cudriver.stack.integrity.byte_code import HEADER, is_for
-from cudriver.stack.loader.search import Loader
+from cudriver.stack.loader.search import CANNOT_OPEN, Loader
 from cudriver.stack.roots.rootfs import Root
 
 SOURCES = 4 << 20  # bytes of sources that one check compiles: half a second
@@ -26,7 +26,6 @@ HASHED = 256 << 20  # bytes that it hashes without --verify: half a second
 SOURCE = 1 << 20  # bytes of one source; a larger one is not compiled
 HEAD = PAGE = 4096
 PARSE_ONLY = 0x400  # ast.PyCF_ONLY_AST; to import ast takes 5 ms
-NOT_FOUND = "cannot open shared object file: No such file or directory"  # so glibc passes it over
 BUS_ERROR = "Bus error"  # as a shell says it
 
 
@@ -86,7 +85,8 @@ class Looker:
         """
         kind, words = self.loader.outcome(file.path)
         if kind in ("other machine", "other class"):
-            says = NOT_FOUND if kind == "other machine" and self.env.libc == "gnu" else ""
+            passed = kind == "other machine" and self.env.libc == "gnu"  # over, and not found
+            says = f"{CANNOT_OPEN}: No such file or directory" if passed else ""
             return file.fault(DAMAGED, f"is for another machine than {self.env.platform}", says)
         if kind == "rejected":
             says = (words or "").removeprefix(f"{file.path}: ")

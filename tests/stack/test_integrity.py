@@ -331,6 +331,17 @@ def test_other_bytes_of_the_same_size(venv: Venv, name: str) -> None:
     assert report(venv).exit_code == 3
 
 
+def test_another_build_over_a_framework_leaves_it_open(venv: Venv) -> None:
+    """As a build for the CPU does, whose import works."""
+    with open(venv.site / EXTENSION, "ab") as file:
+        file.write(bytes(16))
+    venv.distribution("torch-cpu", "2.8.0", files=[venv.site / EXTENSION])
+    assert real.import_error(venv.path, "torch") is None
+    (told,) = found(venv)
+    assert "overwritten by torch-cpu 2.8.0" in told.title
+    assert report(venv).exit_code == 3
+
+
 @pytest.mark.parametrize("text", ["", "Metadata-Version: 2.4\nName: torch\n"])
 def test_a_metadata_without_a_version(venv: Venv, text: str) -> None:
     """An import that asks for the version of what it needs fails; most ask for none."""

@@ -223,8 +223,8 @@ def _owned_twice(facts: Facts, dist: Distribution, faults: list[FileFault]) -> F
     names = sorted({o.split(" ")[0] for f in faults for o in f.owners if o != own})
     others = [other for name in names if (other := facts.distribution(name)) is not None]
     who = ", ".join(f"{o.name} {o.version}" for o in others) or "another package"
-    required: set[str | None] = {framework.distribution for framework in facts.frameworks}
-    required |= {pin.requirement.name for pin in pins(facts)}
+    frameworks = {framework.distribution for framework in facts.frameworks}
+    required = frameworks.union(pin.requirement.name for pin in pins(facts))
     caused = _caused(facts, faults)
     evidence = [f.evidence for f in faults[:SHOWN]] + (proof(facts, caused) if caused else [])
     if faults[0].what == SHARED:
@@ -246,7 +246,10 @@ def _owned_twice(facts: Facts, dist: Distribution, faults: list[FileFault]) -> F
         severity = ERROR
         fixes = fixes or [fix.reinstall(facts, dist)]
     predicts = caused.text if caused else None
-    return finding(severity, title, evidence, predicts, fixes, dist.name, faults[0].file)
+    doubt = f"whether {own} works among files of {who} is not known"
+    doubt *= severity == WARNING and dist.name in frameworks  # the loader has seen to the others
+    fields = evidence, predicts, fixes, dist.name, faults[0].file
+    return finding(severity, title, *fields, doubt=doubt)
 
 
 def _files(faults: list[FileFault]) -> str:

@@ -80,12 +80,12 @@ LINES = (
          "14,004 device arrays into a safetensors file in memory",
          "14,004 个设备数组写入内存中的 safetensors 文件"),
 )  # fmt: skip
-WAYS_OF = (("up", "to the GPU", "到 GPU"), ("down", "from the GPU", "从 GPU"))
+DIRECTIONS = (("up", "to the GPU", "到 GPU"), ("down", "from the GPU", "从 GPU"))
 #: What one part of a program does to the others: all rows, of the newest run.
 NEIGHBOURS = (
     *(Line(f"{SMALL}: {way}, {size}",
            f"{size} {en}, beside 1 GiB on the same way", f"{zh} {size}，旁边有 1 GiB 同向传输")
-      for way, en, zh in WAYS_OF for size in ("4 KiB", "64 KiB", "1 MiB", "16 MiB")),
+      for way, en, zh in DIRECTIONS for size in ("4 KiB", "64 KiB", "1 MiB", "16 MiB")),
     *(Line(f"{row}: {size}", f"`copy_async` of an ordinary {size} until it returns, {en}",
            f"普通 {size} 的 `copy_async`，直到返回，{zh}")
       for row, en, zh in ((READ, "idle stream", "空闲的流"),
@@ -108,7 +108,7 @@ NEIGHBOURS = (
          "同上，写到磁盘，`fsync=True`"),
     *(Line(f"{BLOCKS}: {size} {way}", f"blocks of {size} {en}, as in vllm#48936",
            f"vllm#48936 的 {size} 块，{zh}")
-      for size in ("4 KiB", "16 KiB", "64 KiB", "256 KiB", "1 MiB") for way, en, zh in WAYS_OF),
+      for size in ("4 KiB", "16 KiB", "64 KiB", "256 KiB", "1 MiB") for way, en, zh in DIRECTIONS),
 )  # fmt: skip
 NEWEST = {
     "en": "The newest run alone ({}), what one part of a program does to the others:",

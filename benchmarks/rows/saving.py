@@ -60,7 +60,7 @@ def parallel_write(data: memoryview, size: int, path: Path, fsync: bool) -> None
 
 
 def forget(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)  # of who makes a folder
+    shutil.rmtree(path, ignore_errors=True)  # a checkpoint is a folder
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
 

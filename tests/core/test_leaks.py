@@ -115,7 +115,7 @@ def test_resident_memory_does_not_grow(name: str) -> None:
     rounds = SLOW.get(name, 60)
     loops = 6 if DRIVER == "real" and name in OF_CONTEXTS else LOOPS
     program = (RESIDENT, str(TESTS), name, str(rounds), str(loops))
-    # Which of its arenas a thread takes is chance, and each is touched a little more for a while.
+    # Threads take malloc's arenas by chance, and each arena grows a little for a while.
     said = output(*program, timeout=300, MALLOC_ARENA_MAX="1")
     growth, seen = said.split(" ", 1)
     # 60 rounds of anything that leaks a page, or objects of a hundred bytes, are above 8 KiB. The

@@ -25,6 +25,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -102,8 +103,21 @@ def is_here(need: str) -> bool:
     return importlib.util.find_spec(need) is not None
 
 
+@functools.cache  # without its comments, a translated page has the same code
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        return subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            timeout=300,
+            check=False,
+        )
+
+
 @pytest.mark.parametrize("name", having("python"))
-def test_python_runs(name: str, tmp_path: Path) -> None:
+def test_python_runs(name: str) -> None:
     lines = []
     for block in ALL[name]:
         if block.kind != "python":
@@ -113,26 +127,11 @@ def test_python_runs(name: str, tmp_path: Path) -> None:
             lines.append(block.text)
     if not lines:
         pytest.skip("each block needs what is not here, or is not to be run")
-    code = "\n".join(lines)
-    same = ast.dump(ast.parse(code))  # a translated page differs in its comments
-    if same not in _ran:
-        _ran[same] = subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            timeout=300,
-            check=False,
-        )
-    done = _ran[same]
+    done = run(ast.unparse(ast.parse("\n".join(lines))))
     assert (done.returncode, done.stderr) == (0, "")
     if not is_here("gpu"):
         page = (ROOT / name).read_text(encoding="utf-8")
         assert [line for line in done.stdout.splitlines() if line not in page] == []
-
-
-#: What the code of a page printed, which pages of both languages have.
-_ran: dict[str, subprocess.CompletedProcess[str]] = {}
 
 
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")

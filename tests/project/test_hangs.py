@@ -36,7 +36,7 @@ def test_fails_and_hangs(end): raise ValueError
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     (folder / "test_made.py").write_text(TESTS_THAT_HANG)
     command = [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", "--rootdir", folder]
-    # Of the seconds setting up takes two on a busy machine.
+    # Setting up takes two of these seconds on a busy machine.
     command += ["-p", "conftest", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=4"]
     environ = os.environ | {"PYTHONPATH": str(TESTS)}
     return subprocess.run(

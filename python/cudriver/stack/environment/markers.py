@@ -17,8 +17,7 @@ _VERSIONS = {"python_version", "python_full_version"}
 # One comparison, its value without escapes.
 _TERM = re.compile(r"""\s*(\w+)\s*(==|!=|<=|>=|<|>)\s*(?:"([^"\\]*)"|'([^'\\]*)')\s*""", re.ASCII)
 _AND, _OR = re.compile(r"\sand\s"), re.compile(r"\sor\s")
-_GROUP = re.compile(r"\(([^()]*)\)")  # the innermost parentheses
-# What stands in their place.
+_GROUP = re.compile(r"\(([^()]*)\)")  # innermost parentheses; a plain comparison replaces them
 _ANSWERS = {True: " os_name == 'posix' ", False: " os_name != 'posix' "}
 # What is left to packaging: on Linux nobody knows them from outside.
 _OTHERS = {"implementation_version", "platform_release", "platform_version"}
@@ -78,7 +77,7 @@ def markers_of(python: str | None, machine: str) -> Markers:
 
 
 def _decide(text: str, variables: dict[str, str]) -> bool:
-    """Raises _Unsure."""
+    """Whether comparisons without parentheses hold. Raises _Unsure."""
     parts = [_AND.split(part) for part in _OR.split(text)]
     return any(map(all, [[_holds(term, variables) for term in terms] for terms in parts]))
 

@@ -60,7 +60,7 @@ class Looker:
             error = self._unusable(file)
             if error is not None or file.same_size:
                 return error or file.fault(CHANGED)
-            grown = (file.found or 0) > (file.size or 0) + PAGE  # by no strip
+            grown = (file.found or 0) > (file.size or 0) + PAGE  # strip makes none so
             return file.fault(EDITED, "is larger" if grown else "")
         if name.endswith(".pyc"):
             return self._byte_code(file)
@@ -85,8 +85,8 @@ class Looker:
         """
         kind, words = self.loader.outcome(file.path)
         if kind in ("other machine", "other class"):
-            passed = kind == "other machine" and self.env.libc == "gnu"  # over, and not found
-            says = f"{CANNOT_OPEN}: No such file or directory" if passed else ""
+            skips = kind == "other machine" and self.env.libc == "gnu"  # glibc goes on to search
+            says = f"{CANNOT_OPEN}: No such file or directory" if skips else ""
             return file.fault(DAMAGED, f"is for another machine than {self.env.platform}", says)
         if kind == "rejected":
             says = (words or "").removeprefix(f"{file.path}: ")

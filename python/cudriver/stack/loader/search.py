@@ -194,10 +194,11 @@ class Loader(LoaderFiles):
                     result.searched.append(folder)
                 for path in self._named(rule, folder, name):
                     hit = Hit(path, self.real_path(self.absolute(path)), rule, entry, owner)
-                    known = [result.real_path, *(other.real_path for other in result.shadowed)]
                     if not result.settled:
                         self._try(result, hit, passed)
-                    elif hit.real_path not in known and self.would_pass(hit.path):
+                        continue
+                    known = (result.real_path, *(other.real_path for other in result.shadowed))
+                    if hit.real_path not in known and self.would_pass(hit.path):
                         result.shadowed.append(hit)
         if not result.settled and "other class" in passed:
             result.error = f"{name}: wrong ELF class: ELFCLASS32"

@@ -37,7 +37,7 @@ from cudriver.stack.versions import newer
 
 _BUILTINS = "libnvrtc-builtins.so."
 MANY = 10  # sources of a package that nobody edits by hand
-GROWN = 2  # libraries of one; strip makes them smaller
+GROWN = 2  # libraries of a package that are larger than it brought them
 CUT = "Bus error"  # as a shell says it where what is mapped is not there
 
 
@@ -247,7 +247,7 @@ def _owned_twice(facts: Facts, dist: Distribution, faults: list[FileFault]) -> F
         fixes = fixes or [fix.reinstall(facts, dist)]
     predicts = caused.text if caused else None
     doubt = f"whether {own} works among files of {who} is not known"
-    doubt *= severity == WARNING and dist.name in frameworks  # the loader has seen to the others
+    doubt *= severity == WARNING and dist.name in frameworks  # what others need, the loader told
     fields = evidence, predicts, fixes, dist.name, faults[0].file
     return finding(severity, title, *fields, doubt=doubt)
 

@@ -66,7 +66,9 @@ def test_a_folder_in_a_librarys_place_is_not_shadowed(tmp_path: Path) -> None:
     (tmp_path / "three").mkdir()
     (tmp_path / "three/libx.so.1").write_bytes(b"\x7fELF\2\1")
     library(tmp_path / "four/libx.so.1")
-    folders = [str(tmp_path / name) for name in ("one", "two", "three", "four")]
+    for name, target in (("five", "four"), ("six", "one")):  # the same files once more
+        (tmp_path / name).symlink_to(target)
+    folders = [str(tmp_path / name) for name in ("one", "two", "three", "four", "five", "six")]
     search = Loader(environ={"LD_LIBRARY_PATH": ":".join(folders)}).search("libx.so.1")
     assert [hit.path for hit in search.shadowed] == [f"{folders[3]}/libx.so.1"]
 

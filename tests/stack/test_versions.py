@@ -262,6 +262,7 @@ from cudriver.stack.environment.markers import Markers, marker_values
 from cudriver.stack.versions import compare, satisfies
 
 satisfies("2.8.0+cu128", "==2.8.0")
+satisfies("0.50.0", "<0.51,>=0.50.0dev0")
 compare("9.10.2.21", "9.9")
 markers = Markers(marker_values("3.12.1", "x86_64"))
 linux, windows = 'platform_system == "Linux"', 'os_name == "nt"'
